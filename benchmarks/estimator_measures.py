@@ -20,7 +20,7 @@ from nearshot import FewShotClassifier
 from nearshot.estimator.leave_one_out import typical_temperature
 from nearshot.estimator.novelty import choose_threshold, held_out_novelties
 from nearshot.evaluation import FeatureSet, prepare_features, sample_episodes
-from nearshot.progress import with_progress
+from nearshot.text import with_progress
 
 SHOTS = (1, 2, 5, 10)
 RATES = (0.01, 0.05, 0.1, 0.2)

@@ -33,13 +33,12 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import roc_auc_score
 
 from nearshot import FewShotClassifier
-from nearshot.data.readers import is_image
-from nearshot.data.walk import Skipped, files_under
+from nearshot.data.readers import Skipped, files_under, is_image
 from nearshot.estimator import Embedder
 from nearshot.estimator.image_inputs import read_each
 from nearshot.evaluation import CLASSIFIERS
-from nearshot.progress import with_progress
-from photos_report import IN_README, markdown, summary
+from nearshot.text import with_progress
+from photos_report import markdown, short_summary, summary
 
 RESULTS = Path(__file__).parent / "results"
 N_CLASSES, N_IMAGES = 60, 40
@@ -400,7 +399,7 @@ def main() -> None:
     text = markdown(report)
     (options.output / "photos.md").write_text(text)
     (options.output / "photos-summary.md").write_text(summary(report))
-    (options.output / "photos-readme.md").write_text(summary(report, IN_README))
+    (options.output / "photos-readme.md").write_text(short_summary(report))
     print(text)
 
 

@@ -19,8 +19,7 @@ SOURCE = Path(nearshot.__file__).parent
 FILES = sorted(SOURCE.rglob("*.py"))
 
 # Which part may import which, beside itself. A part is a module or a package directly under nearshot.
-BASIC = {"_version", "checks", "devices", "episode_shape", "errors", "io", "progress", "randomness"}
-BASIC |= {"styles", "text"}
+BASIC = {"_version", "checks", "devices", "episode_shape", "errors", "io", "styles", "text"}
 FOUR = {"data", "models", "losses", "evaluation"}  # which never import each other
 MAY_IMPORT: dict[str, set[str]] = {
     "_version": set(),
@@ -29,9 +28,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "styles": set(),
     "devices": {"errors"},
     "io": {"errors"},
-    "progress": {"errors"},
     "text": {"io"},
-    "randomness": {"errors", "checks"},
     "episode_shape": {"errors", "checks", "text"},
     "distances": BASIC,
     "data": BASIC,

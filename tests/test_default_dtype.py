@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -12,12 +11,9 @@ import numpy as np
 import pytest
 import torch
 from layouts import picture
-from settings import TINY
-from tiny import prepare_tiny
 
 from nearshot import FewShotClassifier
 from nearshot.models import LinearHead, ProjectionHead, build_backbone, load_backbone, save_backbone
-from nearshot.training import train
 
 DTYPES = (torch.float64, torch.bfloat16)
 SLOW = pytest.mark.slow
@@ -87,17 +83,3 @@ def test_a_classifier(tmp_path: Path) -> None:
     for other in others:
         for one, same in zip(expected, other, strict=True):
             np.testing.assert_array_equal(same, one)
-
-
-def test_a_training(tmp_path: Path) -> None:
-    prepare_tiny(tmp_path)
-    config = replace(
-        TINY, backbone="conv4-32-dropblock", epochs=1, projection=8, learn_temperature=True, cross_entropy_weight=0.5
-    )
-
-    def make() -> list[float]:
-        result = train(config, folder=tmp_path / "run", data_dir=tmp_path, show=False, overwrite=True)
-        return [record["loss"] for record in result.history] + [one.mean for one in result.best.values()]
-
-    expected, others = with_every_default(make)
-    assert others == [expected] * len(DTYPES)

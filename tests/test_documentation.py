@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import shutil
 import subprocess
@@ -112,23 +113,22 @@ def test_the_tables_about_the_classifier_are_of_the_numbers_beside_them(
     assert all((ROOT / "docs" / picture).is_file() for picture in pictures.values())
 
 
-def test_the_tables_about_photographs_are_of_the_numbers_beside_them(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("module", "function", "report", "page"),
+    [
+        ("photos_report", "markdown", "photos.json", "photos.md"),
+        ("photos_report", "summary", "photos.json", "photos-summary.md"),
+        ("photos_report", "short_summary", "photos.json", "photos-readme.md"),
+        ("signs", "markdown", "signs.json", "signs.md"),
+    ],
+)
+def test_the_tables_about_photographs_and_signs_are_of_the_numbers_beside_them(
+    module: str, function: str, report: str, page: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.syspath_prepend(ROOT / "benchmarks")
-    from photos_report import IN_README, markdown, summary
-
     results = ROOT / "benchmarks" / "results"
-    report = json.loads((results / "photos.json").read_text())
-    assert markdown(report) == (results / "photos.md").read_text()
-    assert summary(report) == (results / "photos-summary.md").read_text()
-    assert summary(report, IN_README) == (results / "photos-readme.md").read_text()
-
-
-def test_the_table_about_signs_is_of_the_numbers_beside_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(ROOT / "benchmarks")
-    from signs import markdown
-
-    results = ROOT / "benchmarks" / "results"
-    assert markdown(json.loads((results / "signs.json").read_text())) == (results / "signs.md").read_text()
+    written = getattr(importlib.import_module(module), function)(json.loads((results / report).read_text()))
+    assert written == (results / page).read_text()
 
 
 @pytest.mark.slow

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
 
@@ -48,32 +45,22 @@ def test_the_home_folder_is_meant_wherever_a_path_is_given(home: Path, capsys: p
     assert f"nearshot predict --support '{home / 'an ant.safetensors'}' IMAGES…" in capsys.readouterr().out
 
 
-def test_a_folder_of_archives_is_as_if_they_were_unpacked(home: Path) -> None:
+def test_a_folder_of_archives_is_as_if_they_were_unpacked(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     members = class_folders([f"animal {i}" for i in range(8)], 4)
     write_folder(Path("plain"), members)
     names = sorted(members)
     Path("parts").mkdir()
-    for number, some in enumerate((names[:10], names[10:])):
+    for number, some in enumerate((names[:12], names[10:])):  # the same image twice is no harm
         write_zip(Path("parts") / f"part {number}.zip", {name: members[name] for name in some})
     (Path("parts") / "README.txt").write_text("In two parts.")
+    write_zip(Path("plain") / "more.zip", {"animal 9/0.png": members[names[0]]})  # beside images it is none of them
     for name in ("plain", "parts"):
         assert main(["data", "prepare", "zoo " + name, "--from", name]) == 0
     assert Store.open("zoo parts", "train").fingerprint == Store.open("zoo plain", "train").fingerprint
-    write_zip(Path("plain") / "more.zip", {"animal 9/0.png": members[names[0]]})  # beside pictures it is none of them
-    assert main(["data", "prepare", "zoo plain", "--from", "plain"]) == 0
-    assert Store.open("zoo parts", "train").fingerprint == Store.open("zoo plain", "train").fingerprint
-
-
-def test_two_pictures_of_one_name_are_refused(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    members = class_folders(["ant", "bee", "cat"], 2)
-    Path("parts").mkdir()
-    write_zip(Path("parts/1.zip"), members)
-    write_zip(Path("parts/2.zip"), members)
-    assert main(["data", "prepare", "./parts"]) == 0  # the same twice is no harm
-    write_zip(Path("parts/2.zip"), members | {"bee/0.png": members["ant/0.png"]})
+    write_zip(Path("parts/part 2.zip"), {names[0]: members[names[1]]})  # two images of one name
     capsys.readouterr()
     assert main(["data", "prepare", "./parts"]) == 1
-    assert "'bee/0.png'" in capsys.readouterr().err
+    assert repr(names[0]) in capsys.readouterr().err
 
 
 TRAINING = "train --preset glyphs-nca"
@@ -83,7 +70,6 @@ TRAINING = "train --preset glyphs-nca"
     ("typed", "answer"),
     [
         ("train --dataset glyhps", r"Did you mean 'glyphs'\?"),
-        ("train --dataset GLYPHS", r"Did you mean 'glyphs'\?"),
         ("train --dataset photos", "./photos"),
         ("train --preset glyphs-nac", r"Did you mean 'glyphs-nca'\?"),
         ("train --method prototypcal --dry-run", r"Did you mean 'prototypical'\?"),
@@ -92,10 +78,8 @@ TRAINING = "train --preset glyphs-nca"
         ("reproduce --collect nothere", "nothere"),
         ("evaluate ~nobody-of-this-name/run", "'~nobody-of-this-name/run'"),
         pytest.param("train --accelerator gpu --dry-run", "gpu", marks=WITHOUT_A_GPU),
-        (f"{TRAINING} --batch-size 0", "batch_size.* 0"),
         (f"{TRAINING} --momentum 1", "momentum.* 1"),
         (f"{TRAINING} --n-way 3", "(n_query.*n_way)|(n_way.*n_query)"),
-        (f"{TRAINING} --validation-shots 0", "validation_shots.*0"),
         (f"{TRAINING} --n-shot 9 --dry-run", " 9 .*n_shot"),
         ("train --preset glyphs-matching --keep-positives 0.5 --dry-run", "(keep_positives.*match)|(match.*keep_pos)"),
     ],
@@ -135,17 +119,3 @@ def test_a_folder_that_cannot_be_written_to_is_named() -> None:
         answer = re.escape(f"{file}: Permission denied")
         with locked(file.parent, rights=0o555), pytest.raises(NearshotError, match=answer), atomic_write(file):
             pass
-
-
-def test_a_read_only_disk_is_an_error_with_the_requested_file(tmp_path: Path) -> None:
-    disk = tmp_path.resolve() / "disk"
-    disk.mkdir()
-    mount = 'mount -t tmpfs -o ro none "$0" && exec "$@"'
-    alone = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", mount, str(disk)]
-    if shutil.which("unshare") is None or subprocess.run([*alone, "true"], capture_output=True, check=False).returncode:
-        pytest.skip("nobody but root may mount a disk here")
-    code = "import sys; from nearshot.io import atomic_write; atomic_write(sys.argv[1]).__enter__()"
-    command = [*alone, sys.executable, "-c", code, str(disk / "x.txt")]
-    said = subprocess.run(command, capture_output=True, text=True, check=False).stderr.splitlines()[-1]
-    assert said.startswith("nearshot.errors.NearshotError: ")
-    assert f"{disk / 'x.txt'}: Read-only file system" in said

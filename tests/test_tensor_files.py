@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import hypothesis.strategies as st
@@ -16,46 +14,6 @@ from safetensors import safe_open
 
 from nearshot.errors import FileFormatError
 from nearshot.io import CHECKSUM, read_json, read_tensors, write_json, write_tensors
-
-WRITING = """
-import sys
-from pathlib import Path
-
-import numpy as np
-import torch
-
-from nearshot import FewShotClassifier
-from nearshot.evaluation import FeatureSet, sample_episodes, save_features, write_episodes
-from nearshot.models import build_backbone, save_backbone
-
-folder = Path(sys.argv[1])
-torch.manual_seed(0)
-backbone = build_backbone("conv4-32", input_size=16)
-save_backbone(backbone, folder / "weights.safetensors", training_mean=torch.ones(32), notes={"b": "1", "a": "2"})
-weights = str(folder / "weights.safetensors")
-pictures = [np.full((16, 16, 3), value, np.uint8) for value in (0, 90, 180, 255)]
-FewShotClassifier(weights).fit(pictures, ["a", "a", "b", "b"]).save(folder / "bundle.safetensors")
-labels = torch.arange(6).repeat_interleave(20)
-episodes = sample_episodes(labels, n_way=2, n_shot=1, n_query=3, n_episodes=5)
-write_episodes(episodes, folder / "episodes.safetensors", fingerprint="f")
-features = FeatureSet(torch.randn(120, 4), labels, split="val", fingerprint="f")
-save_features(features, folder / "features.safetensors")
-"""
-FILES = ["bundle.safetensors", "episodes.safetensors", "features.safetensors", "weights.safetensors"]
-
-
-@pytest.mark.slow
-def test_every_kind_of_file_is_the_same_from_two_processes(tmp_path: Path) -> None:
-    folders = [tmp_path / "one" / "run", tmp_path / "other" / "run"]
-    processes = []
-    for seed, folder in enumerate(folders):
-        folder.mkdir(parents=True)
-        environment = os.environ | {"PYTHONHASHSEED": str(seed), "NEARSHOT_DATA": str(folder), "OMP_NUM_THREADS": "1"}
-        command = [sys.executable, "-c", WRITING, "."]
-        processes.append(subprocess.Popen(command, cwd=folder, env=environment))
-    assert [process.wait() for process in processes] == [0, 0]
-    for name in FILES:
-        assert (folders[0] / name).read_bytes() == (folders[1] / name).read_bytes(), name
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.uint8, torch.bool])

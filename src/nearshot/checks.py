@@ -19,12 +19,10 @@ def is_integer(value: object) -> bool:
 
 
 def to_python(value: Any) -> Any:
-    """Return a value with NumPy's numbers as Python's; lists and one-dimensional arrays become tuples."""
-    if isinstance(value, np.generic):
-        return value.item()
-    if isinstance(value, list | tuple) or (isinstance(value, np.ndarray) and value.ndim == 1):
-        return tuple(map(to_python, value))
-    return value
+    """Return a value with NumPy's numbers as Python's; lists and arrays become tuples."""
+    if isinstance(value, np.generic | np.ndarray):
+        value = value.tolist()
+    return tuple(map(to_python, value)) if isinstance(value, list | tuple) else value
 
 
 def convert_numpy_fields(settings: Any) -> None:

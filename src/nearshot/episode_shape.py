@@ -47,20 +47,16 @@ class EpisodeShape:
     @classmethod
     def from_batch(cls, batch_size: int, n_shot: int, images_per_class: int) -> EpisodeShape:
         """Return the shape by batch size b, shots n and images per class m+n, as in Section 3.2: w = b / (m+n)."""
-        if images_per_class < 2:
-            raise InputError(f"images_per_class must be at least 2, a shot and a query, not {images_per_class}.")
         if n_shot >= images_per_class:
             raise InputError(
                 f"{images_per_class} images per class leave no query beside {n_shot} shots. "
                 "Raise images_per_class, or lower n_shot."
             )
-        smallest = 2 * images_per_class
-        if batch_size % images_per_class or batch_size < smallest:
-            below = batch_size - batch_size % images_per_class
-            advice = f"{below} or {below + images_per_class}" if below >= smallest else f"{smallest} or more"
+        nearest = max(2, round(batch_size / images_per_class)) * images_per_class
+        if batch_size % images_per_class or batch_size < nearest:
             raise InputError(
                 f"A batch of {batch_size} does not divide into two or more classes of {images_per_class} images. "
-                f"Use a batch of {advice}."
+                f"Use a batch of {nearest}."
             )
         return cls(batch_size // images_per_class, n_shot, images_per_class - n_shot)
 

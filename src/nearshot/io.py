@@ -42,8 +42,6 @@ def atomic_write(path: str | Path, *, durable: bool = True) -> Iterator[IO[bytes
             try:
                 file = temporary.open("xb")
             except OSError as error:
-                if error.errno in DISK_IS_FULL:
-                    raise
                 raise NearshotError(f"Cannot write {path}: {error.strerror}.") from error
             with file:
                 yield file
@@ -194,8 +192,7 @@ class FileLock:
         except OSError as error:
             if error.errno in HAS_NO_LOCKS:
                 return True
-            advice = "Remove it if no other process uses it, or choose" if os.path.lexists(self.path) else "Choose"
-            raise NearshotError(f"{self.path} cannot be locked: {error.strerror}. {advice} another folder.") from error
+            raise NearshotError(f"{self.path} cannot be locked: {error.strerror}. Choose another folder.") from error
         return True
 
     def release(self, *, remove: bool = False) -> None:

@@ -1,16 +1,19 @@
-"""Text for people: messages on standard error, and numbers and names in them."""
+"""Text for people: messages and progress on standard error, and numbers and names in them."""
 
 from __future__ import annotations
 
+import sys
 import unicodedata
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, TypeVar
 
 from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from nearshot.io import readable
 
 SHOWN = 5
+Step = TypeVar("Step")
 
 
 def printable(text: object) -> str:
@@ -19,9 +22,12 @@ def printable(text: object) -> str:
     >>> print(printable("two\nlines \x1b[31m日本"))
     two\nlines \x1b[31m日本
     """
+    line = readable(str(text))
+    if line.isprintable():
+        return line
     return "".join(
         one.encode("unicode_escape").decode() if unicodedata.category(one) in ("Cc", "Zl", "Zp") else one
-        for one in readable(str(text))
+        for one in line
     )
 
 
@@ -33,6 +39,16 @@ def print_message(text: object, *, show: bool | None = None) -> None:
 def print_line(console: Console, sentence: str) -> None:
     """Print a sentence in one line, without markup: a terminal wraps it, and a log file does not."""
     console.print(sentence, markup=False, highlight=False, soft_wrap=True)
+
+
+def with_progress(steps: Sequence[Step], description: str, *, show: bool | None = None) -> Iterator[Step]:
+    """Yield the steps, with a transient progress bar on standard error; None shows it only on a terminal."""
+    if not (sys.stderr.isatty() if show is None else show):
+        yield from steps
+        return
+    columns = (TextColumn(description), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        yield from progress.track(steps)
 
 
 def counted(number: int, one: str, many: str | None = None) -> str:

@@ -1,11 +1,13 @@
-"""All splits of a dataset are replaced or none, whenever a preparation is killed."""
+"""A preparation replaces all splits of a dataset or none, whenever it is killed, and one process at a time prepares."""
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
+import subprocess
 import sys
+import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,18 +20,19 @@ from layouts import class_folders, write_folder
 
 from nearshot.cli import main
 from nearshot.data import Store, open_or_prepare, prepare_folder
+from nearshot.data.preparation import LOCK
 from nearshot.data.store import check_together
 from nearshot.errors import FileFormatError, InputError, NearshotError
-from nearshot.training import TrainConfig
-from nearshot.training.assembly import open_splits
+from nearshot.io import FileLock, read_json, write_json
 
 A, B, C, D, E, F = CLASSES = list("abcdef")
 NEW = {"train": [A, C], "val": [B, D], "test": [E, F]}
-# What is there before NEW is prepared: other splits, the same validation split, one split fewer, or nothing.
+# What is there before NEW is prepared: other splits, the same validation split, one split fewer, one more, or nothing.
 BEFORE: dict[str, dict[str, list[str]]] = {
     "other": {"train": [D, E], "val": [F, A], "test": [B, C]},
     "same val": {"train": [E, F], "val": [B, D], "test": [A, C]},
     "no val": {"train": [A, D], "test": [E, F]},
+    "a fourth": {"train": [A, D], "val": [B], "test": [E, F], "more": [C]},
     "nothing": {},
 }
 ACTIONS = [None, NEW, BEFORE["other"], BEFORE["same val"]]  # to open what is there, or to prepare something
@@ -107,7 +110,7 @@ def prepare_as(photos: Path, data: Path, classes: dict[str, list[str]], **option
 def opened(open_one: Callable[[str], Store]) -> dict[str, str]:
     """The fingerprints of the splits that open; the others must be missing."""
     found = {}
-    for split in NEW:
+    for split in (*NEW, "more"):
         try:
             found[split] = open_one(split).fingerprint
         except InputError as error:
@@ -193,57 +196,115 @@ def test_a_failure_leaves_everything_unchanged(photos: Path, tmp_path: Path) -> 
     assert prepare_as(mine, tmp_path / "d", NEW) == prepare_as(photos, tmp_path / "alone", NEW)
 
 
-def test_splits_of_two_preparations_are_refused_with_the_command(
-    photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Older versions replaced one split after the other, and could be killed in between."""
+def test_splits_of_two_preparations_are_refused_with_the_command(photos: Path, tmp_path: Path) -> None:
+    """As if somebody had copied one of them from elsewhere."""
     data, folder = tmp_path / "d", tmp_path / "d" / "photos" / "8"
     prepare_as(photos, data, BEFORE["other"])
     prepare_as(photos, tmp_path / "new", NEW)
     shutil.rmtree(folder / "val")
     shutil.copytree(tmp_path / "new" / "photos" / "8" / "val", folder / "val")
-    for split in NEW:
-        for dataset, how in ((photos, str(photos)), ("photos", f"photos --from {photos}")):
-            with pytest.raises(FileFormatError, match=f"{folder} are of two preparations") as caught:
-                open_or_prepare(dataset, split, data)
-            assert str(caught.value).endswith(f"Run: nearshot data prepare {how} --data-dir {data} --side 8")
-    with pytest.raises(FileFormatError, match="two preparations"):
-        open_splits(TrainConfig(dataset="photos"), data)
+    for dataset, how in ((photos, str(photos)), ("photos", f"photos --from {photos}")):
+        with pytest.raises(FileFormatError, match=f"{folder} are of two preparations") as caught:
+            open_or_prepare(dataset, "train", data)
+        assert str(caught.value).endswith(f"Run: nearshot data prepare {how} --data-dir {data} --side 8")
     assert main(["data", "verify", "photos", "--data-dir", str(data)]) == 1
-    assert "two preparations" in capsys.readouterr().err
     for file in folder.glob("*/manifest.json"):  # the first versions did not record it
-        manifest = json.loads(file.read_text())
+        manifest = read_json(file)
         del manifest["preparation"]
-        file.write_text(json.dumps(manifest))
+        write_json(file, manifest)
     check_together(folder)
     assert_complete(data, prepare_as(photos, data, NEW))
 
 
-def test_a_split_is_never_dropped(photos: Path, tmp_path: Path) -> None:
-    """Also one that only an interrupted preparation has: it is completed first."""
-    with killed_before("8", tmp_path / "d") as was_killed:
-        prepare_as(photos, tmp_path / "d", NEW)
-    assert was_killed
-    for _ in range(2):
-        with pytest.raises(InputError, match="a split 'val', which it does not have now"):
-            prepare_as(photos, tmp_path / "d", BEFORE["no val"])
-    assert_complete(tmp_path / "d", prepare_as(photos, tmp_path / "new", NEW))
+# Stops in the middle of the training split while a file, its gate, exists; prints the fingerprint and the images read.
+PROGRAM = """
+import sys, threading, time
+from pathlib import Path
+from nearshot.data import open_or_prepare, prepare_folder, writer
+how, photos, data, gate = sys.argv[1:]
+writer.IMAGES_PER_STEP = 4
+lock, n_read, read = threading.Lock(), 0, writer._read
+def counting(*arguments):
+    global n_read
+    with lock:
+        n_read += 1
+        number = n_read
+    while number > 14 and Path(gate).exists():
+        time.sleep(0.01)
+    return read(*arguments)
+writer._read = counting
+if how == "prepare":
+    store = prepare_folder(photos, data_dir=data, side=8)["train"]
+else:
+    store = open_or_prepare(photos, "train", data, side=8)
+store.verify()
+print(store.fingerprint, n_read)
+"""
 
 
-def test_splits_that_cannot_be_replaced_are_named(photos: Path, tmp_path: Path) -> None:
-    prepare_as(photos, tmp_path / "d", BEFORE["other"])
-    (tmp_path / "d" / "photos" / ".8.old").write_text("in the way")
-    with pytest.raises(NearshotError, match=f"{tmp_path / 'd' / 'photos' / '8'} could not be replaced: .*old"):
-        prepare_as(photos, tmp_path / "d", NEW)
-    (tmp_path / "d" / "photos" / ".8.old").unlink()
-    assert prepare_as(photos, tmp_path / "d", NEW)
+def start(how: str, photos: Path, data: Path, gate: str | Path = "no gate") -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", PROGRAM, how, str(photos), str(data), str(gate)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
-def test_an_unfinished_preparation_with_options_is_not_replaced_by_the_default(photos: Path, tmp_path: Path) -> None:
-    with killed_before(15, tmp_path / "d") as was_killed:
-        prepare_as(photos, tmp_path / "d", NEW)
-    assert was_killed
-    with pytest.raises(InputError, match=f"nearshot data prepare {photos} --data-dir {tmp_path / 'd'} --side 8"):
-        open_or_prepare(photos, "train", tmp_path / "d", side=8)
-    default = prepare_folder(photos, data_dir=tmp_path / "d", side=8)
-    assert_complete(tmp_path / "d", {split: store.fingerprint for split, store in default.items()})
+def start_two(how: str, photos: Path, data: Path, gate: Path) -> tuple[subprocess.Popen[str], subprocess.Popen[str]]:
+    """One that is in the middle of its work, and another that waits for it and has said so."""
+    first = start("prepare", photos, data, gate)
+    end = time.monotonic() + 60
+    state = data / "photos" / ".8.partial" / "train" / "state.json"
+    while not state.exists() or read_json(state)["n_read"] == 0:
+        assert first.poll() is None, first.communicate()
+        assert time.monotonic() < end
+        time.sleep(0.01)
+    second = start(how, photos, data)
+    assert second.stderr is not None
+    said = second.stderr.readline()
+    assert "waiting" in said
+    assert "'photos'" in said
+    return first, second
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("how", "killed"), [("prepare", False), ("open", False), ("open", True)])
+def test_the_second_waits_and_takes_what_the_first_made(tmp_path: Path, how: str, killed: bool) -> None:
+    photos = write_folder(tmp_path / "photos", class_folders(CLASSES, 24, side=8))
+    data, gate = tmp_path / "d", tmp_path / "gate"
+    gate.touch()
+    first, second = start_two(how, photos, data, gate)
+    if killed:
+        first.kill()
+    else:
+        gate.unlink()
+    (one, one_said), (other, other_said) = first.communicate(timeout=60), second.communicate(timeout=60)
+    fingerprint = prepare_folder(photos, data_dir=tmp_path / "alone", side=8)["train"].fingerprint
+    assert one == ("" if killed else f"{fingerprint} 144\n"), one_said
+    assert other.split()[0] == fingerprint, other_said
+    n_read = int(other.split()[1])
+    assert 100 < n_read < 144 if killed else n_read == 0  # the rest, or nothing
+    assert (one_said, other_said) == ("", "")
+    assert os.listdir(data / "photos") == ["8"]
+
+
+def test_a_lock_has_one_holder_and_can_be_removed(tmp_path: Path) -> None:
+    first, second = FileLock(tmp_path / LOCK), FileLock(tmp_path / LOCK)
+    assert (first.acquire(), first.acquire(), second.acquire()) == (True, False, False)
+    waiting = threading.Thread(target=lambda: second.acquire(wait=True))
+    waiting.start()
+    time.sleep(0.05)
+    first.release(remove=True)
+    waiting.join(timeout=10)
+    assert not waiting.is_alive()
+    assert (tmp_path / LOCK).exists()  # its own, not the one that was removed while it waited
+    assert not FileLock(tmp_path / LOCK).acquire()
+    second.release()
+    assert first.acquire()
+    first.release()
+
+
+def test_a_prepared_dataset_is_used_if_no_lock_can_be_taken(photos: Path, tmp_path: Path) -> None:
+    made = prepare_folder(photos, data_dir=tmp_path / "d", side=8)
+    lock = tmp_path / "d" / "photos" / LOCK
+    lock.mkdir()  # as in a read-only folder, also for a superuser
+    with pytest.raises(NearshotError, match=f"{lock} cannot be locked"):
+        FileLock(lock).acquire()
+    assert prepare_folder(photos, data_dir=tmp_path / "d", side=8)["train"].fingerprint == made["train"].fingerprint

@@ -129,10 +129,10 @@ def test_preparing_without_files_downloads_them(tmp_path: Path, address: str, mo
 
 
 def test_failure_is_one_sentence_that_says_what_to_do(tmp_path: Path, address: str) -> None:
-    urls = [f"{address}/missing", f"{address}/corrupt", "http://127.0.0.1:9/closed", "ftp://elsewhere/file"]
+    urls = [f"{address}/missing", f"{address}/corrupt", "http://127.0.0.1:9/closed"]
     with pytest.raises(DownloadError) as error:
         fetch(tmp_path, *urls)
     text = str(error.value)
-    for part in ("404", "the checksum is wrong", "not an http address", f"Get it from {address}/missing", "--from"):
+    for part in ("404", "the checksum is wrong", f"Get it from {address}/missing", "--from"):
         assert part in text
     assert list(tmp_path.iterdir()) == []

@@ -77,14 +77,6 @@ def test_an_operation_is_pillows(operation: str, strength: float) -> None:
         assert difference[compared].max() < 1.51
 
 
-def test_a_strength_of_zero_changes_nothing_where_there_is_a_strength() -> None:
-    given = images()
-    for number, operation in enumerate(OPERATIONS):
-        if operation not in ("autocontrast", "equalise"):
-            unchanged = apply_chosen(given, torch.full((len(given),), number), torch.zeros(len(given)))
-            torch.testing.assert_close(unchanged, given, rtol=0, atol=1e-5)
-
-
 def test_each_image_gets_its_own_operation() -> None:
     given = images()[:1].expand(len(OPERATIONS), -1, -1, -1)
     choice, strength = torch.arange(len(OPERATIONS)), torch.linspace(-0.9, 0.9, len(OPERATIONS))
@@ -93,8 +85,7 @@ def test_each_image_gets_its_own_operation() -> None:
     torch.testing.assert_close(together, torch.cat(alone))
 
 
-@pytest.mark.parametrize("n_operations", [0, 1, 3])
-def test_operations_are_drawn_evenly_and_up_to_the_magnitude(n_operations: int) -> None:
+def test_operations_are_drawn_evenly_and_up_to_the_magnitude() -> None:
     """Of grey images brightness tells the strength; images that change otherwise had another operation."""
     n = 4000
     generator, drawn = torch.Generator().manual_seed(0), []
@@ -104,14 +95,12 @@ def test_operations_are_drawn_evenly_and_up_to_the_magnitude(n_operations: int) 
         return drawn[-1]
 
     given = torch.full((n, 3, 4, 4), 0.5)
-    found = apply_operations(given, n_operations, 0.5, draw)
-    assert len(drawn) == n_operations
-    if n_operations == 0:
-        assert torch.equal(found, given)
-    if n_operations == 1:
-        brightness = (drawn[0][:, 0] * len(OPERATIONS)).long() == list(COLOURS).index("brightness")
-        assert float(brightness.float().mean()) == pytest.approx(1 / len(OPERATIONS), abs=0.02)
-        strengths = found[brightness, 0, 0, 0] / 0.5 - 1
-        assert float(strengths.abs().max()) <= 0.9 * 0.5 + 1e-6
-        assert float(strengths.abs().mean()) == pytest.approx(0.9 * 0.5 / 2, abs=0.03)
-        assert float(strengths.mean()) == pytest.approx(0, abs=0.04)
+    assert apply_operations(given, 0, 0.5, draw) is given
+    found = apply_operations(given, 1, 0.5, draw)
+    assert len(drawn) == 1
+    brightness = (drawn[0][:, 0] * len(OPERATIONS)).long() == COLOURS.index("brightness")
+    assert float(brightness.float().mean()) == pytest.approx(1 / len(OPERATIONS), abs=0.02)
+    strengths = found[brightness, 0, 0, 0] / 0.5 - 1
+    assert float(strengths.abs().max()) <= 0.9 * 0.5 + 1e-6
+    assert float(strengths.abs().mean()) == pytest.approx(0.9 * 0.5 / 2, abs=0.03)
+    assert float(strengths.mean()) == pytest.approx(0, abs=0.04)

@@ -18,9 +18,10 @@ from nearshot.data.datasets import plan_folder
 from nearshot.data.datasets.source import Plan, SourceImage
 from nearshot.data.preparation import prepare_plan
 from nearshot.data.readers import open_files
-from nearshot.data.store import OtherVersionError, Store, data_folder, fingerprint_of, hash_of, prepared_splits
+from nearshot.data.store import Store, data_folder, fingerprint_of, hash_of, prepared_splits
 from nearshot.data.writer import write_splits
 from nearshot.errors import FileFormatError, InputError
+from nearshot.io import write_json
 
 ANIMALS = [f"animal {i}" for i in range(5)]
 
@@ -53,9 +54,6 @@ def test_a_store_is_opened_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert Store.open("zoo", "train").fingerprint == made.fingerprint
     monkeypatch.delenv("NEARSHOT_DATA")
     assert data_folder() == Path.home() / ".cache" / "nearshot"
-    before = (made.folder / "images.u8").stat().st_mtime_ns
-    make(tmp_path)  # again
-    assert (made.folder / "images.u8").stat().st_mtime_ns == before
     with pytest.raises((ValueError, TypeError)):
         store.images[0] = 0  # read-only
 
@@ -71,10 +69,6 @@ def test_a_pickled_store_opens_the_same_files(tmp_path: Path, monkeypatch: pytes
     assert isinstance(again.images, np.memmap)
     np.testing.assert_array_equal(again.images, store.images)
     again.verify()
-    write_folder(tmp_path / "source", {"animal 0/0.png": encoded(picture(99))})
-    make(tmp_path)
-    with pytest.raises(FileFormatError, match="Open it again"):
-        pickle.loads(pickled)
 
 
 def test_errors_of_opening_say_what_is_available(tmp_path: Path) -> None:
@@ -159,40 +153,38 @@ def test_verify_finds_what_has_changed(tmp_path: Path) -> None:
         Store(store.folder).verify()
     data[5000] ^= 1
     file.write_bytes(data)
-    np.save(store.folder / "labels.npy", np.zeros(12, np.int64))
-    with pytest.raises(FileFormatError, match="labels or names of .* have changed"):
-        Store(store.folder).verify()
+    for name in ("labels.npy", "names.txt"):
+        content = (store.folder / name).read_bytes()
+        (store.folder / name).write_bytes(content.replace(b"\2", b"\1").replace(b"animal 1/2", b"animal 1/9"))
+        with pytest.raises(FileFormatError, match="labels or names of .* have changed"):
+            Store(store.folder).verify()
+        (store.folder / name).write_bytes(content)
 
 
-def test_a_damaged_manifest_is_refused(tmp_path: Path) -> None:
+def test_a_damaged_manifest_or_one_of_another_version_is_refused(tmp_path: Path) -> None:
     store = make(tmp_path)["train"]
     manifest = store.folder / "manifest.json"
-    content = json.loads(manifest.read_text())
-    wrong: list[dict[str, Any]] = [{key: None} for key in ("version", "split", "side", "class_names", "broken")]
-    wrong += [{"format": "other"}, {"fingerprint": 3}, {"n_images": 0}, {"n_images": "12"}]
-    for text in ("{", "[]", "{}", *(json.dumps(content | change) for change in wrong)):
+    content = manifest.read_text()
+    for text in ("{", "[]", "{}", content.replace("animal 0", "animal 9"), content.replace('"side": 16', '"side": 8')):
         manifest.write_text(text)
         with pytest.raises(FileFormatError, match=r"manifest.json is damaged"):
             Store(store.folder)
-    for other in (content | {"version": 99}, {"format": "nearshot-store", "version": 99, "made": "otherwise"}):
-        manifest.write_text(json.dumps(other))
-        with pytest.raises(OtherVersionError, match="format 99, this one has 1"):
-            Store(store.folder)
+    write_json(manifest, store.manifest | {"version": 99})
+    with pytest.raises(FileFormatError, match="format 99, this one has 1"):
+        Store(store.folder)
     with pytest.raises(InputError, match="no prepared dataset in"):
         Store(tmp_path)
 
 
-@pytest.mark.parametrize("name", ["images.u8", "hashes.bin", "labels.npy", "names.txt"])
+@pytest.mark.parametrize("name", ["images.u8", "hashes.bin", "labels.npy"])
 def test_a_damaged_file_is_named(tmp_path: Path, name: str) -> None:
     store = make(tmp_path)["train"]
     file = store.folder / name
     content = file.read_bytes()
-    for damage in (b"", b"\xff\xfe", content + b"\n0", None):
+    for damage in (b"", b"\xff\xfe", content[:-20], None):
         file.unlink() if damage is None else file.write_bytes(damage)
-        if damage is not None and name == "labels.npy" and damage.startswith(content):
-            continue  # NumPy ignores what follows an array
         with pytest.raises(FileFormatError, match=f"store is damaged: .*{name} .* Prepare the dataset 'zoo' again"):
-            Store(store.folder).verify()
+            Store(store.folder)
     wrong = (np.zeros(11, np.int64), np.zeros(12, np.float32), np.full(12, 3), np.full(12, -1), np.zeros((12, 1), int))
     for labels in wrong if name == "labels.npy" else ():
         np.save(file, labels)
@@ -230,7 +222,7 @@ def test_an_interrupted_split_resumes_unless_it_is_damaged(
     partial = tmp_path / ".8.partial" / "s"
     assert json.loads((partial / "state.json").read_text())["n_read"] == 4
     if damage is not None:
-        (partial / damage).write_bytes((partial / damage).read_bytes()[:-1])
+        (partial / damage).write_bytes((partial / damage).read_bytes()[:-2])
     else:
         with (partial / "images.u8").open("ab") as file:
             file.write(b"half an image")
@@ -257,7 +249,7 @@ def test_an_interrupted_split_starts_again_for_other_images_or_if_broken_ones_ar
 
 
 def test_nothing_to_prepare(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="d s has no images"):
+    with pytest.raises(InputError, match="None of the 0 images of d s"):
         write_split(tmp_path / "8", [])
     with pytest.raises(InputError, match="broken must be 'refuse' or 'skip', not 'ignore'"):
         write_split(tmp_path / "8", [SourceImage("a", "x", lambda: b"")], broken="ignore")

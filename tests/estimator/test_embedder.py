@@ -14,8 +14,7 @@ from clouds import conv4
 from layouts import class_folders, encoded, picture, write_folder
 from torch import Tensor, nn
 
-from nearshot.data.augment import centre_crop, normalise_images
-from nearshot.data.views import view_of
+from nearshot.data.augment import centre_crop, normalise_images, view_of
 from nearshot.errors import FileFormatError, NearshotError
 from nearshot.estimator import Embedder
 from nearshot.estimator.embedder import EmbeddingCache

@@ -10,8 +10,7 @@ import torch
 from settings import TINY
 from tiny import prepare_tiny
 
-from nearshot.data.augment import normalise_images
-from nearshot.data.views import view_of
+from nearshot.data.augment import normalise_images, view_of
 from nearshot.errors import InputError
 from nearshot.evaluation import evaluate_features
 from nearshot.models import load_backbone

@@ -60,7 +60,7 @@ class ClassifierOptions:
 
     def make_classifier(self, support: Path) -> FewShotClassifier:
         """Return the classifier of a support folder or a bundle."""
-        from nearshot.data.walk import about_linked  # noqa: PLC0415
+        from nearshot.data.readers import about_linked  # noqa: PLC0415
         from nearshot.estimator import FewShotClassifier, read_support  # noqa: PLC0415 (imports scikit-learn)
         from nearshot.models.recommended import advice_on  # noqa: PLC0415 (imports PyTorch)
 

@@ -106,11 +106,13 @@ class DataPrepare:
                 flag = "--" + option.replace("_", "-")
                 raise InputError(f"{flag} is for {whose}; it does not apply to {self.name!r}.")
         options: PrepareOptions = {"data_dir": self.data_dir, "fit": self.fit, "broken": self.broken}
-        name = self.name
-        if name == "omniglot":
-            name = omniglot_name(self.omniglot_split or "vinyals", rotations=self.rotations)
-        is_known = name in SOURCES
-        made = prepare(name, self.paths, side=self.side, **options) if is_known else self._prepare_own(options)
+        if self.name in SOURCES:
+            name = self.name
+            if name == "omniglot":
+                name = omniglot_name(self.omniglot_split or "vinyals", rotations=self.rotations)
+            made = prepare(name, self.paths, side=self.side, **options)
+        else:
+            made = self._prepare_own(options)
         for split, store in made.items():
             skipped = f", {len(store.manifest['broken'])} broken skipped" if store.manifest["broken"] else ""
             side, size = store.images.shape[1], _size(len(store), len(store.class_names))
@@ -125,9 +127,8 @@ class DataPrepare:
             here = f", or ./{self.name} for the folder here" if Path(self.name).is_dir() else ""
             raise InputError(f"{self.name!r} is no known dataset; for your own images, give --from PATH{here}.")
         lists = {"train": self.train_classes, "val": self.val_classes, "test": self.test_classes}
-        classes = {split: _read_classes(file) for split, file in lists.items() if file is not None}
-        if classes and self.seed is not None:
-            raise InputError("--seed has no effect with lists of classes; drop it.")
+        texts = {split: file.read_text(encoding="utf-8") for split, file in lists.items() if file is not None}
+        classes = {split: [line.strip() for line in text.splitlines() if line.strip()] for split, text in texts.items()}
         return prepare_folder(
             self.paths if path is None else path,
             name=self.name if path is None else None,
@@ -236,36 +237,21 @@ Data = (
 )
 
 
-def _read_classes(file: Path) -> list[str]:
-    """Return the lines of a file that are not empty."""
-    try:
-        names = [line.strip() for line in file.expanduser().read_text(encoding="utf-8").splitlines()]
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"The list of classes {file} cannot be read: {error}.") from error
-    if not any(names):
-        raise InputError(f"The list of classes {file} is empty.")
-    return [name for name in names if name]
-
-
 def _size(n_images: int, n_classes: int) -> str:
     return f"{counted(n_images, 'image')} of {counted(n_classes, 'class', 'classes')}"
 
 
 def _about_own(name: str, data_dir: Path | None) -> str:
     """Describe a dataset of the user's own: its splits, and where its images came from."""
-    sides: dict[int, dict[str, str]] = {}
-    origins: dict[str | None, str | None] = {}
+    lines, origins = [], []
     for file in stores.prepared_manifests(name, data_dir):
+        side = file.parent.parent.name
         try:
             manifest = stores.read_manifest(file.parent)
-            origins[manifest.get("origin")] = manifest.get("source")
             about = _size(manifest["n_images"], len(manifest["class_names"]))
+            origin, layout = manifest.get("origin") or "unknown", manifest.get("source")
+            origins.append(f"From: {printable(origin)} ({printable(layout)}).")
         except FileFormatError:
             about = "damaged, prepare it again"
-        sides.setdefault(int(file.parent.parent.name), {})[file.parent.name] = about
-    lines = []
-    for side, splits in sorted(sides.items()):
-        parts = "; ".join(f"{split}, {splits[split]}" for split in sorted(splits, key=inspection.in_order))
-        lines.append(f"{side}×{side}: {parts}.")
-    lines += [f"From: {printable(origin or 'unknown')} ({printable(layout)})." for origin, layout in origins.items()]
-    return "\n".join(lines)
+        lines.append(f"{file.parent.name}, {about}, {side}×{side}.")
+    return "\n".join([*lines, *dict.fromkeys(origins)])

@@ -20,8 +20,7 @@ from nearshot.app.copies import copy_into_classes
 from nearshot.cli._options import SOME_UNREADABLE, ClassifierFlags, ClassifierOptions, embedder_of, option
 from nearshot.cli._tables import padded
 from nearshot.errors import InputError, NearshotError
-from nearshot.progress import with_progress
-from nearshot.text import counted, format_list, print_line, print_message, printable
+from nearshot.text import counted, format_list, print_line, print_message, printable, with_progress
 
 if TYPE_CHECKING:
     from nearshot.estimator import Explanation, FewShotClassifier

@@ -6,6 +6,8 @@ log-uniformly from `ratio`, up to ten tries to fit it, else the largest centred 
 A padded crop has the size of the image: the image is shifted by up to `padding` pixels each way, over black. A padded
 random crop is the random resized crop of the image with that border; its area is still a share of the image's.
 
+In evaluation, an image is seen at its centre, or as several views of it whose embeddings are averaged.
+
 Nothing here is copied from the host or waits for the device, so that an accelerator can run it in a captured graph:
 numbers enter as scalars of an operation, never as a tensor made from a list.
 """
@@ -21,13 +23,14 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from nearshot.checks import convert_numpy_fields, is_integer
-from nearshot.data.operations import apply_operations, luminance
+from nearshot.data.operations import ENHANCEMENTS, apply_operations
 from nearshot.errors import InputError
 
-__all__ = ["Augmentation", "augment", "centre_crop", "normalise_images", "shift_hue", "turn_images"]
+__all__ = ["Augmentation", "augment", "centre_crop", "normalise_images", "shift_hue", "turn_images", "view_of"]
 
 CROPS = ("random", "centre", "padded", "padded-random")
 TRIES = 10
+SMALLEST_CROP = 0.5  # the least share of the area that a view shows
 
 
 @dataclass(frozen=True)
@@ -103,8 +106,6 @@ def augment(
         raise InputError(f"images must be uint8 (image, height, width, 3), as a store has them, not {found}.")
     n_images, height, width = images.shape[:3]
     number, n_shares = share
-    if not 0 <= number < n_shares:
-        raise InputError(f"There is no share {number} of {n_shares}; they are counted from 0.")
 
     def draw(*shape: int) -> Tensor:
         """Return uniform numbers in [0, 1), (image, *shape), as a slice of those for the whole batch."""
@@ -167,10 +168,16 @@ def cut(planes: Tensor, boxes: Tensor, flips: Tensor, size: int, *, longest: int
     size). Each pixel is interpolated between four; where a box may be larger than `size`, and shrink, it is averaged
     over all pixels that it covers, as Pillow does. `longest` is the longest side of a box; by default the image's.
     """
-    if (longest or max(planes.shape[2:])) > size:
-        return _averaged(planes, boxes, flips, size)
     height, width = planes.shape[2:]
-    y, x, (top, left, box_height, box_width) = _places(boxes.to(planes.dtype), flips, size)
+    top, left, box_height, box_width = boxes.to(planes.dtype).split(1, dim=1)
+    centres = (torch.arange(size, device=planes.device, dtype=planes.dtype) + 0.5) / size  # in [0, 1]
+    y = top + centres * box_height  # (image, size): where the rows of the result lie in the image
+    x = left + torch.where(flips[:, None], 1 - centres, centres) * box_width
+    if (longest or max(height, width)) > size:
+        with torch.autocast(planes.device.type, enabled=False):
+            down = _weights(y, top, box_height, height)[:, None]  # (image, 1, size, height)
+            across = _weights(x, left, box_width, width)[:, None].transpose(2, 3)  # (image, 1, width, size)
+            return down @ (planes @ across)
     # Never beyond the centres of the box's own border pixels, since the crop is cut before it is resized.
     x = x.clamp(left + 0.5, left + box_width - 0.5)
     y = y.clamp(top + 0.5, top + box_height - 0.5)
@@ -179,35 +186,64 @@ def cut(planes: Tensor, boxes: Tensor, flips: Tensor, size: int, *, longest: int
     return F.grid_sample(planes, grid, mode="bilinear", padding_mode="border", align_corners=False)
 
 
-def _places(boxes: Tensor, flips: Tensor, size: int) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
-    """Return where the result's rows and columns lie in the image, both (image, size), and the boxes' four parts."""
-    top, left, height, width = boxes.split(1, dim=1)
-    places = (torch.arange(size, device=boxes.device, dtype=boxes.dtype) + 0.5) / size  # the centres in [0, 1]
-    across = torch.where(flips[:, None], 1 - places, places)  # (image, size)
-    return top + places * height, left + across * width, (top, left, height, width)
+def _weights(places: Tensor, begin: Tensor, length: Tensor, n_pixels: int) -> Tensor:
+    """Return Pillow's bilinear filter: a tent as wide as a pixel of the result, or of the image.
 
-
-def _averaged(planes: Tensor, boxes: Tensor, flips: Tensor, size: int) -> Tensor:
-    """Do what `cut` does with Pillow's bilinear filter: a tent as wide as a pixel of the result, or of the image."""
-
-    def weights(places: Tensor, begin: Tensor, length: Tensor, n_pixels: int) -> Tensor:  # (image, place, pixel)
-        centres = torch.arange(n_pixels, device=places.device, dtype=places.dtype) + 0.5
-        reach = (length / size).clamp(min=1.0)
-        tent = 1 - (centres - places[:, :, None]).abs() / reach[:, :, None]
-        inside = (centres > begin) & (centres < begin + length)  # (image, pixel)
-        tent = tent.clamp(min=0.0) * inside[:, None, :]
-        return tent / tent.sum(2, keepdim=True)
-
-    y, x, (top, left, height, width) = _places(boxes.to(planes.dtype), flips, size)
-    with torch.autocast(planes.device.type, enabled=False):
-        down = weights(y, top, height, planes.shape[2])[:, None]  # (image, 1, size, height)
-        across = weights(x, left, width, planes.shape[3])[:, None].transpose(2, 3)  # (image, 1, width, size)
-        return down @ (planes @ across)
+    `places`: (image, place) between `begin` and `begin + length` (image, 1). Returns (image, place, pixel).
+    """
+    centres = torch.arange(n_pixels, device=places.device, dtype=places.dtype) + 0.5
+    reach = (length / places.shape[1]).clamp(min=1.0)
+    tent = 1 - (centres - places[:, :, None]).abs() / reach[:, :, None]
+    inside = (centres > begin) & (centres < begin + length)  # (image, pixel)
+    tent = tent.clamp(min=0.0) * inside[:, None, :]
+    return tent / tent.sum(2, keepdim=True)
 
 
 def centre_crop(images: Tensor, size: int) -> Tensor:
     """Prepare images for evaluation: their centre, resized; (image, height, width, 3) to (image, 3, size, size)."""
     return augment(images, Augmentation(crop="centre", flip=0.0), size=size)
+
+
+def view_of(images: Tensor, number: int, size: int) -> Tensor:
+    """Return a view of each image: (image, height, width, 3) uint8 to (image, 3, size, size) float in [0, 1].
+
+    View 0 is the centre, as in evaluation without views, and view 1 its mirror image. All others are square crops of
+    that centre, every second one mirrored. They are the same for all images, and depend on no random numbers: their
+    areas and places are a Halton sequence, which covers all of them evenly.
+    """
+    if number == 0:
+        return centre_crop(images, size)
+    top, left, side, is_mirrored = view_box(number)
+    height, width = images.shape[1:3]
+    shorter = min(height, width)
+    y, x = (height - shorter) / 2 + top * shorter, (width - shorter) / 2 + left * shorter
+    box = torch.tensor([y, x, side * shorter, side * shorter], device=images.device).expand(len(images), 4)
+    flips = torch.full((len(images),), is_mirrored, device=images.device)
+    return cut(images.permute(0, 3, 1, 2).float().div_(255), box, flips, size)
+
+
+def view_box(number: int) -> tuple[float, float, float, bool]:
+    """Return the top, left and side of a view's square, as fractions of the whole, and whether it is mirrored.
+
+    >>> view_box(0), view_box(1)
+    ((0.0, 0.0, 1.0, False), (0.0, 0.0, 1.0, True))
+    """
+    is_mirrored = number % 2 == 1
+    if number < 2:
+        return 0.0, 0.0, 1.0, is_mirrored
+    area, y, x = (_radical_inverse(number - 1, base) for base in (2, 3, 5))
+    side = math.sqrt(SMALLEST_CROP + (1 - SMALLEST_CROP) * area)
+    return y * (1 - side), x * (1 - side), side, is_mirrored
+
+
+def _radical_inverse(number: int, base: int) -> float:
+    """Return the digits of a number mirrored at the point: 6 is 110 in base 2, and gives 0.011, which is 3/8."""
+    inverse, weight = 0.0, 1 / base
+    while number:
+        number, digit = divmod(number, base)
+        inverse += digit * weight
+        weight /= base
+    return inverse
 
 
 def normalise_images(images: Tensor, mean: tuple[float, ...], std: tuple[float, ...]) -> Tensor:
@@ -255,13 +291,10 @@ def _jitter(images: Tensor, augmentation: Augmentation, draw: Callable[..., Tens
         return width * (2 * draw(1, 1, 1) - 1)
 
     images = apply_operations(images, augmentation.n_operations, augmentation.magnitude, draw)
-    if augmentation.brightness:
-        images.mul_(1 + draws(augmentation.brightness)).clamp_(0, 1)
-    if augmentation.contrast:
-        grey = luminance(images).mean((2, 3), keepdim=True)
-        torch.lerp(grey, images, 1 + draws(augmentation.contrast), out=images).clamp_(0, 1)
-    if augmentation.saturation:
-        torch.lerp(luminance(images), images, 1 + draws(augmentation.saturation), out=images).clamp_(0, 1)
+    widths = (augmentation.brightness, augmentation.contrast, augmentation.saturation)
+    for name, width in zip(("brightness", "contrast", "colour"), widths, strict=True):
+        if width:
+            images = ENHANCEMENTS[name](images, 1 + draws(width)).clamp_(0, 1)
     return shift_hue(images, draws(augmentation.hue)[:, 0]) if augmentation.hue else images
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nearshot.errors import NearshotError
-from nearshot.progress import with_progress
+from nearshot.text import with_progress
 
 CHUNK = 1 << 20
 STALL_SECONDS = 30.0  # give up a URL after so long without a byte
@@ -43,16 +43,13 @@ def download(wanted: Download, folder: str | Path, *, progress: bool | None = No
     for url in wanted.urls * TRIES_PER_MIRROR:
         try:
             _fetch(url, partial, wanted, progress)
-        except (OSError, http.client.HTTPException, ValueError) as error:
+        except (OSError, http.client.HTTPException) as error:
             problems.append(f"{url}: {error}")
-            if getattr(error, "code", None) != 416:  # which says that the partial file is longer than the file
-                continue
-        else:
-            if _md5(partial) == wanted.md5:
-                partial.replace(target)
-                return target
-            problems.append(f"{url}: the checksum is wrong")
-        partial.unlink(missing_ok=True)
+            continue
+        if _md5(partial) == wanted.md5:
+            return partial.replace(target)
+        problems.append(f"{url}: the checksum is wrong")
+        partial.unlink()
     raise DownloadError(
         f"{wanted.name} could not be downloaded ({'; '.join(dict.fromkeys(problems))}). Get it from {wanted.urls[0]} "
         "by other means, and give its path: paths=PATH (--from PATH)."
@@ -60,14 +57,14 @@ def download(wanted: Download, folder: str | Path, *, progress: bool | None = No
 
 
 def _fetch(url: str, partial: Path, wanted: Download, progress: bool | None) -> None:
-    if not url.startswith(("http://", "https://")):
-        raise ValueError("not an http address")
+    """Append the rest of a file to its first part, or start again if the server cannot resume."""
     have = partial.stat().st_size if partial.exists() else 0
+    if have >= wanted.n_bytes:
+        return
     request = urllib.request.Request(url, headers={"Range": f"bytes={have}-"} if have else {})  # noqa: S310
     with urllib.request.urlopen(request, timeout=STALL_SECONDS) as answer:  # noqa: S310
-        if have and answer.status != http.HTTPStatus.PARTIAL_CONTENT:
-            have = 0  # the server starts from the beginning
-        with partial.open("ab" if have else "wb") as file:
+        resumes = have and answer.status == http.HTTPStatus.PARTIAL_CONTENT
+        with partial.open("ab" if resumes else "wb") as file:
             n_chunks = wanted.n_bytes // CHUNK + 2  # a server that sends more is cut off
             for _ in with_progress(range(n_chunks), f"{wanted.name} (MiB)", show=progress):
                 data = answer.read(CHUNK)

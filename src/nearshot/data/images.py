@@ -73,13 +73,20 @@ def upright_rgb(image: Image.Image, name: str, *, shrink_to: int | None = None) 
             raise FileFormatError(
                 f"{name} has {width}×{height} pixels, over the limit of {MOST_PIXELS:,}. Make it smaller first."
             )
-        deep = _has_16_bits(image, name)
+        # Some versions of Pillow decode the 16 bits of grey PNG and PPM files into 32.
+        has_16_bits = image.mode.startswith("I;16") or (image.mode == "I" and image.format in ("PNG", "PPM"))
+        if image.mode in ("I", "F") and not has_16_bits:
+            kind = "floating-point" if image.mode == "F" else "32-bit"
+            raise FileFormatError(
+                f"{name} has {kind} numbers, and their range is unknown. Scale them to 0 to 255 and save the image "
+                "with 8 bits first."
+            )
         if shrink_to is not None:
             image.draft(None, (shrink_to, shrink_to))
         shrunk_size = image.size
         image.load()
         image = ImageOps.exif_transpose(image)
-        if deep:  # Pillow's own conversion to 8 bits would clip everything over 255
+        if has_16_bits:  # Pillow's own conversion to 8 bits would clip everything over 255
             values = np.asarray(image, dtype=np.float64) / 257
             image = Image.fromarray(np.clip(values, 0, 255).round().astype(np.uint8))
         if image.mode in ("RGBA", "LA", "PA") or "transparency" in image.info:
@@ -143,17 +150,3 @@ def fit_to_square(
             left, top = (size[0] - side) // 2, (size[1] - side) // 2
             image = image.crop((left, top, left + side, top + side))
     return np.asarray(image, dtype=np.uint8)
-
-
-def _has_16_bits(image: Image.Image, name: str) -> bool:
-    """Return whether an image is grey with 16 bits; refuse one whose range of values is unknown."""
-    # Some versions of Pillow decode the 16 bits of PNG and PPM into 32.
-    if image.mode.startswith("I;16") or (image.mode == "I" and image.format in ("PNG", "PPM")):
-        return True
-    if image.mode not in ("I", "F"):
-        return False
-    kind = "floating-point" if image.mode == "F" else "32-bit"
-    raise FileFormatError(
-        f"{name} has {kind} numbers (Pillow's mode {image.mode!r}), and their range is unknown. Scale them to 0 to 255 "
-        "and save the image with 8 bits first."
-    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -11,13 +12,12 @@ from typing import NamedTuple
 import numpy as np
 from PIL import Image
 
-from nearshot.data.datasets.source import SPLITS
 from nearshot.data.store import Store
 from nearshot.errors import InputError
 from nearshot.io import atomic_write
-from nearshot.progress import with_progress
+from nearshot.text import with_progress
 
-FORBIDDEN = '/\\<>:"|?*\0'  # in the name of a file, on any system
+FORBIDDEN = r'[/\\<>:"|?*\0]'  # in the name of a file, on any system
 
 
 class Occurrence(NamedTuple):
@@ -43,16 +43,10 @@ def repeated_images(stores: Mapping[str, Store]) -> list[list[Occurrence]]:
     return sorted(found.values())
 
 
-def splits_that_share(groups: Sequence[Sequence[Occurrence]]) -> dict[tuple[str, str], int]:
+def splits_that_share(groups: Sequence[Sequence[Occurrence]]) -> Counter[tuple[str, ...]]:
     """Return how many images each pair of splits shares."""
-    splits = (sorted({occurrence.split for occurrence in group}, key=in_order) for group in groups)
-    found = Counter(pair for names in splits for pair in itertools.combinations(names, 2))
-    return {pair: found[pair] for pair in sorted(found, key=lambda pair: tuple(map(in_order, pair)))}
-
-
-def in_order(split: str) -> tuple[int, str]:
-    """Return a sort key: training, validation, test, then other splits by name."""
-    return (SPLITS.index(split) if split in SPLITS else len(SPLITS), split)
+    splits = (dict.fromkeys(occurrence.split for occurrence in group) for group in groups)
+    return Counter(pair for names in splits for pair in itertools.combinations(names, 2))
 
 
 def shared_classes(stores: Mapping[str, Store]) -> list[str]:
@@ -86,8 +80,6 @@ def unpack(
     n_known = len(store.class_names)
     if n_classes is not None and not 1 <= n_classes <= n_known:
         raise InputError(f"n_classes must be from 1 to {n_known}, the classes of {store!r}, not {n_classes}.")
-    if skip < 0 or (n_images is not None and n_images < 1):
-        raise InputError(f"n_images must be at least 1 and skip at least 0, not {n_images} and {skip}.")
     chosen = np.linspace(0, n_known - 1, n_classes or n_known).round().astype(int).tolist()
     n_written = 0
     for label in with_progress(chosen, f"unpacking {store.dataset}"):
@@ -103,10 +95,9 @@ def unpack(
 
 
 def _file_name(class_name: str) -> str:
-    """Return a class's name as the name of a folder.
+    """Return a class's name as that of a folder inside another, which is not hidden.
 
     >>> _file_name("../a:b")
     '--a-b'
     """
-    name = "".join("-" if letter in FORBIDDEN else letter for letter in class_name).strip(" ")
-    return f"-{name.lstrip('.')}" if name.startswith(".") else name  # a hidden folder would be skipped by readers
+    return re.sub(r"^\.+", "-", re.sub(FORBIDDEN, "-", class_name).strip())

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from functools import partial
+from contextlib import suppress
 from itertools import islice
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -53,7 +53,15 @@ def choose_residence(n_bytes: int, device: torch.device, *, n_processes: int = 1
 
 def available_memory() -> float:
     """Return how many bytes this process can still allocate without swapping, also in a container."""
-    return min(_machine_memory(), _container_memory())
+    available, container = UNKNOWN_MEMORY, Path("/sys/fs/cgroup")
+    with suppress(OSError):  # not Linux
+        lines = (line.split() for line in Path("/proc/meminfo").read_text().splitlines())
+        available = next(int(line[1]) * 1024 for line in lines if line[0] == "MemAvailable:")
+    with suppress(OSError, ValueError):  # no container, or one without a limit
+        statistics = dict(line.split() for line in (container / "memory.stat").read_text().splitlines())
+        used, most = (int((container / name).read_text()) for name in ("memory.current", "memory.max"))
+        available = min(available, most - used + int(statistics["inactive_file"]))  # cached files count as free
+    return max(0, available)
 
 
 class ImageFeed:
@@ -77,25 +85,20 @@ class ImageFeed:
     ) -> None:
         if images.ndim != 4 or images.shape[3] != 3 or images.dtype != np.uint8 or not len(images):
             raise InputError(f"images must be uint8 (image, height, width, 3), not {images.dtype} {images.shape}.")
-        if residence is not None and residence not in get_args(Residence):
-            raise InputError(f"residence must be 'device', 'memory' or 'disk', not {residence!r}.")
         self.device = torch.device(device)
         self.residence: Residence = residence or choose_residence(images.nbytes, self.device, n_processes=n_processes)
-        self._shape = images.shape
-        file = _file_behind(images)
-        if file is not None and self.residence == "memory":
-            images, file = np.fromfile(file, np.uint8).reshape(self._shape), None
-        self._gather: Callable[[Rows, Pixels], None]
-        self._gather = partial(_gather_from_array, images) if file is None else partial(_gather_from_file, file)
+        self._images, self._file = images, _file_behind(images)
+        if self._file is not None and self.residence == "memory":
+            self._images, self._file = np.fromfile(self._file, np.uint8).reshape(images.shape), None
         self._on_device: Tensor | None = None
         if self.residence == "device":  # some at a time, so that the host never holds all of them
-            self._on_device = torch.empty(self._shape, dtype=torch.uint8, device=self.device)
+            self._on_device = torch.empty(images.shape, dtype=torch.uint8, device=self.device)
             batches = self._stream(np.arange(len(self)), ROWS_TO_LOAD)
             for part, batch in zip(self._on_device.split(ROWS_TO_LOAD), batches, strict=True):
                 part.copy_(batch)
 
     def __len__(self) -> int:
-        return int(self._shape[0])
+        return len(self._images)
 
     def batches(self, indices: Tensor, batch_size: int) -> Iterator[Tensor]:
         """Yield the images of `indices` in their order, (batch, height, width, 3) uint8 on the device.
@@ -104,11 +107,7 @@ class ImageFeed:
         for the device: copies are queued. `indices`: (image,) int64, on the host or the device, such as those of an
         epoch. The last batch may be smaller than `batch_size`.
         """
-        if batch_size < 1:
-            raise InputError(f"batch_size must be at least 1, not {batch_size}.")
         indices = indices.cpu() if self._on_device is None else indices
-        if indices.ndim != 1 or indices.dtype != torch.int64:
-            raise InputError(f"indices must be int64 (image,), not {indices.dtype} {tuple(indices.shape)}.")
         if len(indices) and indices.device.type == "cpu":  # on a device, checking would make the host wait
             low, high = (int(bound) for bound in indices.aminmax())
             if low < 0 or high >= len(self):
@@ -134,8 +133,12 @@ class ImageFeed:
 
     def _batch(self, rows: Rows) -> Tensor:
         """Gather a batch in host memory, pinned for CUDA; torch reuses pinned memory once its copies are done."""
-        batch = torch.empty((len(rows), *self._shape[1:]), dtype=torch.uint8, pin_memory=self.device.type == "cuda")
-        self._gather(rows, batch.numpy())
+        shape = (len(rows), *self._images.shape[1:])
+        batch = torch.empty(shape, dtype=torch.uint8, pin_memory=self.device.type == "cuda")
+        if self._file is None:
+            np.take(self._images, rows, axis=0, out=batch.numpy(), mode="clip")  # "raise" would copy twice
+        else:
+            _read_rows(self._file, rows, batch.numpy())
         return batch
 
 
@@ -147,11 +150,7 @@ def _file_behind(images: Pixels) -> Path | None:
     return path if images.flags.c_contiguous and images.nbytes == path.stat().st_size else None
 
 
-def _gather_from_array(images: Pixels, rows: Rows, out: Pixels) -> None:
-    np.take(images, rows, axis=0, out=out, mode="clip")  # the rows are known to exist; "raise" would copy twice
-
-
-def _gather_from_file(path: Path, rows: Rows, out: Pixels) -> None:
+def _read_rows(path: Path, rows: Rows, out: Pixels) -> None:
     """Read rows of a file in the order of the file, each to its place in the batch.
 
     Reading is better than copying from the map: mapped pages count as the process's memory, an uncached row costs one
@@ -169,26 +168,3 @@ def _gather_from_file(path: Path, rows: Rows, out: Pixels) -> None:
             opened.seek(start)
             if opened.readinto(out[place]) != row_bytes:
                 raise FileFormatError(f"{path} is cut short. Prepare the dataset again.")
-
-
-def _machine_memory() -> int:
-    try:
-        lines = Path("/proc/meminfo").read_text().splitlines()
-        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
-    except (OSError, StopIteration):
-        if hasattr(os, "sysconf") and "SC_PHYS_PAGES" in os.sysconf_names:
-            return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
-        return UNKNOWN_MEMORY
-
-
-def _container_memory() -> float:
-    """Return what a container's limit leaves; cached files count as free."""
-    folder = Path("/sys/fs/cgroup")
-    try:
-        most = (folder / "memory.max").read_text().strip()
-        used = int((folder / "memory.current").read_text())
-        statistics = (line.split() for line in (folder / "memory.stat").read_text().splitlines())
-        cached = next(int(value) for name, value in statistics if name == "inactive_file")
-    except (OSError, ValueError, StopIteration):
-        return float("inf")
-    return float("inf") if most == "max" else max(0, int(most) - used + cached)

@@ -25,36 +25,16 @@ def luminance(images: Tensor) -> Tensor:
     return torch.mul(red, LUMINANCE[0]).add_(green, alpha=LUMINANCE[1]).add_(blue, alpha=LUMINANCE[2])
 
 
-# Each takes images (image, 3, height, width) in [0, 1] and a signed strength (image, 1, 1, 1) in [−1, 1].
-
-
-def _brightness(images: Tensor, strength: Tensor) -> Tensor:
-    return images * (1 + 0.9 * strength)
-
-
-def _contrast(images: Tensor, strength: Tensor) -> Tensor:
-    return torch.lerp(luminance(images).mean((2, 3), keepdim=True), images, 1 + 0.9 * strength)
-
-
-def _colour(images: Tensor, strength: Tensor) -> Tensor:
-    return torch.lerp(luminance(images), images, 1 + 0.9 * strength)
-
-
-def _sharpness(images: Tensor, strength: Tensor) -> Tensor:
+def _smooth(images: Tensor) -> Tensor:
     around = F.avg_pool2d(images, 3, stride=1) * 9
-    inner = (around + (SMOOTH_CENTRE - 1) * images[:, :, 1:-1, 1:-1]) / SMOOTH_SUM
-    smooth = images.clone()
-    smooth[:, :, 1:-1, 1:-1] = inner  # the border stays
-    return torch.lerp(smooth, images, 1 + 0.9 * strength)
+    smooth = images.clone()  # the border stays
+    smooth[:, :, 1:-1, 1:-1] = (around + (SMOOTH_CENTRE - 1) * images[:, :, 1:-1, 1:-1]) / SMOOTH_SUM
+    return smooth
 
 
 def _posterise(images: Tensor, strength: Tensor) -> Tensor:
     step = 2 ** (4 * strength.abs()).round()  # levels: 1 to 16, from 8 bits to 4
     return ((images * (LEVELS - 1)).round() / step).floor() * step / (LEVELS - 1)
-
-
-def _solarise(images: Tensor, strength: Tensor) -> Tensor:
-    return torch.where(images < 1 - strength.abs(), images, 1 - images)
 
 
 def _autocontrast(images: Tensor, _: Tensor) -> Tensor:
@@ -73,18 +53,25 @@ def _equalise(images: Tensor, _: Tensor) -> Tensor:
     return torch.where(step[..., None] > 0, equalised, images)
 
 
-COLOURS: Mapping[str, Callable[[Tensor, Tensor], Tensor]] = MappingProxyType(
+# All take images (image, 3, height, width) in [0, 1]. Enhancements, as Pillow calls them, take a factor (image, 1, 1,
+# 1), of which 1 changes nothing; other changes of colour take a signed strength (image, 1, 1, 1) in [−1, 1].
+ENHANCEMENTS: Mapping[str, Callable[[Tensor, Tensor], Tensor]] = MappingProxyType(
     {
-        "brightness": _brightness,
-        "contrast": _contrast,
-        "colour": _colour,
-        "sharpness": _sharpness,
+        "brightness": lambda images, factor: images * factor,
+        "contrast": lambda images, factor: torch.lerp(luminance(images).mean((2, 3), keepdim=True), images, factor),
+        "colour": lambda images, factor: torch.lerp(luminance(images), images, factor),
+        "sharpness": lambda images, factor: torch.lerp(_smooth(images), images, factor),
+    }
+)
+OTHER_COLOURS: Mapping[str, Callable[[Tensor, Tensor], Tensor]] = MappingProxyType(
+    {
         "posterise": _posterise,
-        "solarise": _solarise,
+        "solarise": lambda images, strength: torch.where(images < 1 - strength.abs(), images, 1 - images),
         "autocontrast": _autocontrast,
         "equalise": _equalise,
     }
 )
+COLOURS = (*ENHANCEMENTS, *OTHER_COLOURS)
 # Movements, as one matrix per image from places in the result to places in the image, both from −1 to 1.
 MOVEMENTS = ("shear-x", "shear-y", "translate-x", "translate-y", "rotate")
 OPERATIONS = (*COLOURS, *MOVEMENTS, "identity")
@@ -112,9 +99,12 @@ def apply_chosen(images: Tensor, choice: Tensor, strength: Tensor) -> Tensor:
     strength = strength[:, None, None, None]
     is_movement = (choice >= len(COLOURS)) & (choice < len(COLOURS) + len(MOVEMENTS))
     result = torch.where(is_movement[:, None, None, None], _moved(images, choice, strength[:, 0, 0, 0]), images)
-    for number, operation in enumerate(COLOURS.values()):
-        changed = operation(images, strength).clamp(0, 1)
-        result = torch.where((choice == number)[:, None, None, None], changed, result)
+    for number, name in enumerate(COLOURS):
+        if name in ENHANCEMENTS:
+            changed = ENHANCEMENTS[name](images, 1 + 0.9 * strength)
+        else:
+            changed = OTHER_COLOURS[name](images, strength)
+        result = torch.where((choice == number)[:, None, None, None], changed.clamp(0, 1), result)
     return result
 
 

@@ -1,7 +1,7 @@
 """Prepare a dataset: from the form that it is distributed in to one store per split, once.
 
 A dataset is given by its name. The user's own images are given by the path of a folder or archive, and are prepared
-under the folder's name.
+under the folder's name. One process at a time prepares a dataset; others wait for it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from nearshot.data.downloads import download
 from nearshot.data.images import Fit
 from nearshot.data.readers import ARCHIVE_SUFFIXES, Files, open_files
 from nearshot.data.store import Store, data_folder, prepared_datasets, prepared_manifests, read_manifest
-from nearshot.data.writer import Broken, finish_interrupted, plan_hash, unfinished_names, write_splits
+from nearshot.data.writer import Broken, restore_interrupted, write_splits
 from nearshot.errors import FileFormatError, InputError, NearshotError, did_you_mean, look_up
 from nearshot.io import FileLock
 from nearshot.text import print_message
@@ -26,8 +26,8 @@ __all__ = ["PrepareOptions", "open_or_prepare", "prepare", "prepare_folder", "pr
 
 FOLDER_SIDE = 84
 LOCK = ".lock"
-# Other folders in the data folder, by name.
-NOT_DATASETS = {"downloads": "the downloads in the data folder", "embeddings": "the kept embeddings in the data folder"}
+NO_FILES = Files("nothing", {})
+OTHER_FOLDERS = ("downloads", "embeddings")  # in the data folder, beside those of datasets
 
 
 class PrepareOptions(TypedDict, total=False):
@@ -72,7 +72,13 @@ def prepare(
         raise InputError(f"paths (--from PATH) must say where the files of {name!r} are: {source.where}.")
     if not source.needs_files and paths:
         raise InputError(f"{name!r} needs no files; it is made here.")
-    plan = source.plan(open_files(paths) if source.needs_files else Files("nothing", {}))
+    files = open_files(paths) if paths else NO_FILES
+    try:
+        plan = source.plan(files)
+    except NearshotError:
+        raise
+    except (LookupError, TypeError, AttributeError, ValueError) as error:  # of a pickle
+        raise FileFormatError(f"{files.label} does not have the content of {name!r}: {error!r}.") from error
     return prepare_plan(name, plan, side=side, **options)
 
 
@@ -93,12 +99,11 @@ def prepare_folder(
     folder, or of the archive without its suffix, and images of side 84. For the other options see `PrepareOptions`.
     """
     places = [Path(path).expanduser() for path in ([paths] if isinstance(paths, str | Path) else paths)]
-    if not places:
-        raise InputError("There is nothing to prepare: paths is empty.")
+    files = open_files(places)
     name = prepared_name(places[0], options.get("data_dir")) if name is None else name
     side = FOLDER_SIDE if side is None else side
     _check(name, side)
-    plan = plan_folder(open_files(places), table=table, classes=classes, fractions=fractions, seed=seed)
+    plan = plan_folder(files, table=table, classes=classes, fractions=fractions, seed=seed)
     return prepare_plan(name, plan, side=side, origin=str(places[0].resolve()), **options)
 
 
@@ -117,12 +122,12 @@ def prepare_plan(
 
 def _write(name: str, plan: Plan, side: int, origin: str | None, options: PrepareOptions) -> dict[str, Store]:
     """Write the splits of a plan; the caller holds the lock."""
-    progress = options.get("progress")
+    progress, broken = options.get("progress"), options.get("broken", "refuse")
     for remark in plan.remarks:
         print_message(remark, show=progress)
     folder = data_folder(options.get("data_dir")) / name / str(side)
     about = {"dataset": name, "side": side, "fit": options.get("fit", "crop"), "origin": origin}
-    return write_splits(folder, plan, about, broken=options.get("broken", "refuse"), progress=progress)
+    return write_splits(folder, plan, about, broken=broken, progress=progress)
 
 
 def open_or_prepare(
@@ -140,21 +145,8 @@ def open_or_prepare(
         side: the images' side; by default the one that it is prepared with, or its usual one.
     """
     path, name = given_path(dataset), prepared_name(dataset, data_dir)
-    folder = data_folder(data_dir) / name
     if not prepared_manifests(name, data_dir, side=side):
-        if path is not None and not folder.is_dir():
-            open_files(path)  # gives the error if there are no files
-        can_be_made = path is not None or (name in SOURCES and not SOURCES[name].needs_files)
-        if can_be_made or folder.is_dir():
-            with _exclusive(folder, f"preparing {name!r} in {folder.parent}"):
-                finish_interrupted(folder)
-                if can_be_made and not prepared_manifests(name, data_dir, side=side):  # nor by whoever had the lock
-                    _prepare_by_default(name, path, data_dir, side)
-        if not prepared_manifests(name, data_dir, side=side):
-            here = f" Do you mean the folder ./{name}?" if Path(name).is_dir() else ""
-            hint = here or did_you_mean(name, {*SOURCES, *prepared_datasets(data_dir)})
-            command = _command(name, data_dir, side)
-            raise InputError(f"Dataset {name!r} is not prepared in {folder.parent}.{hint} Run: {command}")
+        _prepare_by_default(name, path, data_dir, side)
     try:
         return Store.open(name, split, data_dir, side=side)
     except FileFormatError as error:
@@ -162,19 +154,25 @@ def open_or_prepare(
 
 
 def _prepare_by_default(name: str, path: Path | None, data_dir: str | Path | None, side: int | None) -> None:
-    """Prepare a folder, or a dataset that is made here, without options; the caller holds the lock."""
-    if side is None:
-        side = FOLDER_SIDE if path is not None else SOURCES[name].side
-    _check(name, side)
-    plan = SOURCES[name].plan(Files("nothing", {})) if path is None else plan_folder(open_files(path))
-    names = {split: plan_hash(images, side, stamped=False) for split, images in plan.splits.items()}
-    begun = unfinished_names(data_folder(data_dir) / name / str(side))
-    if not begun.items() <= names.items():
-        raise InputError(
-            f"Preparing {name!r} with other options, or of other images, was begun and not finished. Run the same "
-            f"command again to resume it; or, without options: {_command(name, data_dir, side, path)}"
-        )
-    _write(name, plan, side, None if path is None else str(path.resolve()), {"data_dir": data_dir})
+    """Prepare a folder, or a dataset that is made here, without options; raise an error for any other."""
+    folder, plan = data_folder(data_dir) / name, None
+    if path is not None:
+        plan, usual_side = plan_folder(open_files(path)), FOLDER_SIDE
+    elif name in SOURCES and not SOURCES[name].needs_files:
+        plan, usual_side = SOURCES[name].plan(NO_FILES), SOURCES[name].side
+    if plan is not None:
+        _check(name, usual_side if side is None else side)
+    if plan is not None or folder.is_dir():
+        with _exclusive(folder, f"preparing {name!r} in {folder.parent}"):
+            restore_interrupted(folder)
+            if plan is not None and not prepared_manifests(name, data_dir, side=side):  # nor by whoever had the lock
+                origin = None if path is None else str(path.resolve())
+                _write(name, plan, usual_side if side is None else side, origin, {"data_dir": data_dir})
+    if not prepared_manifests(name, data_dir, side=side):
+        here = f" Do you mean the folder ./{name}?" if Path(name).is_dir() else ""
+        hint = here or did_you_mean(name, {*SOURCES, *prepared_datasets(data_dir)})
+        command = _command(name, data_dir, side)
+        raise InputError(f"Dataset {name!r} is not prepared in {folder.parent}.{hint} Run: {command}")
 
 
 def given_path(dataset: str | Path) -> Path | None:
@@ -190,7 +188,7 @@ def given_path(dataset: str | Path) -> Path | None:
 def prepared_name(dataset: str | Path, data_dir: str | Path | None = None) -> str:
     """Return the name under which a dataset is prepared: its own, or that of the folder or archive at a path.
 
-    A name that belongs to another folder's images is an error.
+    A name that belongs to a known dataset, or to another folder's images, is an error.
     """
     path = given_path(dataset)
     if path is None:
@@ -199,26 +197,31 @@ def prepared_name(dataset: str | Path, data_dir: str | Path | None = None) -> st
     suffix = next((suffix for suffix in ARCHIVE_SUFFIXES if path.name.endswith(suffix)), "")
     name = path.name.removesuffix(suffix)
     advice = f"Give it another name: nearshot data prepare NAME --from {quote(str(path))}"
-    other = "a known dataset" if name in SOURCES else NOT_DATASETS.get(name.casefold())
-    if other is not None:
-        raise InputError(f"{path} has the name of {other}. {advice}")
-    for origin in _origins(name, data_dir):
-        if origin != str(path):
-            raise InputError(f"The dataset {name!r} in {data_folder(data_dir)} is of {origin}, not of {path}. {advice}")
+    if name in SOURCES:
+        raise InputError(f"{path} has the name of a known dataset. {advice}")
+    for origin in _origins(name, data_dir) - {str(path)}:
+        raise InputError(f"The dataset {name!r} in {data_folder(data_dir)} is of {origin}, not of {path}. {advice}")
     return name
+
+
+def _origins(name: str, data_dir: str | Path | None) -> set[str]:
+    """Return the paths that a dataset was prepared from, at any side, where they are known."""
+    origins = set()
+    for manifest in prepared_manifests(name, data_dir):
+        with suppress(FileFormatError):
+            origins.add(read_manifest(manifest.parent).get("origin"))
+    return {origin for origin in origins if origin is not None}
 
 
 @contextmanager
 def _exclusive(folder: Path, doing: str, *, show: bool | None = None) -> Iterator[None]:
     """Hold a folder's lock; if another process holds it, say so and wait. `doing` says what that process does."""
     lock = FileLock(folder / LOCK)
-    try:
+    with suppress(OSError, NearshotError):  # a read-only folder has none; if it has to be written, that is the error
         folder.mkdir(parents=True, exist_ok=True)
         if not lock.acquire():
             print_message(f"Another process is {doing}; waiting for it.", show=show)
             lock.acquire(wait=True)
-    except (OSError, NearshotError):
-        pass  # a read-only folder needs no lock; if it has to be written, writing gives the error
     try:
         yield
     finally:
@@ -231,28 +234,19 @@ def _check(name: str, side: int) -> None:
         raise InputError(f"side must be from 1 to 4096, not {side}.")
     if not name or name.startswith(".") or set(name) & set("/\\"):
         raise InputError(f"The name of a dataset must be that of a folder, not {name!r}.")
-    if name.casefold() in NOT_DATASETS:
-        raise InputError(f"A dataset cannot have the name {name!r}, which is that of {NOT_DATASETS[name.casefold()]}.")
-
-
-def _origins(name: str, data_dir: str | Path | None) -> list[str]:
-    """Return the paths that a dataset's splits were prepared from, where they are known."""
-    origins = []
-    for manifest in prepared_manifests(name, data_dir):
-        with suppress(FileFormatError):
-            origins.append(read_manifest(manifest.parent).get("origin"))
-    return [origin for origin in origins if isinstance(origin, str)]
+    if name.casefold() in OTHER_FOLDERS:
+        raise InputError(f"A dataset cannot have the name {name!r}, which another folder in the data folder has.")
 
 
 def _command(name: str, data_dir: str | Path | None, side: int | None, path: Path | None = None) -> str:
-    """Return the command that prepares a dataset, with the side that it has if that is not the usual one."""
+    """Return the command that prepares a dataset, with the side that it has."""
     source = SOURCES.get(name)
     sides = {int(manifest.parent.parent.name) for manifest in prepared_manifests(name, data_dir)}
     if side is None and len(sides) == 1:
-        side = next(iter(sides - {FOLDER_SIDE if source is None else source.side}), None)
+        side = sides.pop()
     parts = ["nearshot data prepare", quote(str(path or name))]
     if path is None and (source is None or (source.needs_files and not source.downloads)):
-        parts += ["--from", *map(quote, _origins(name, data_dir)[:1] or ["PATH"])]
+        parts += ["--from", quote(next(iter(_origins(name, data_dir)), "PATH"))]
     parts += [] if data_dir is None else ["--data-dir", quote(str(data_dir))]
     parts += [] if side is None else ["--side", str(side)]
     return " ".join(parts)

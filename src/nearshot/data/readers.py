@@ -1,11 +1,13 @@
 """Read folders, zip archives and tar archives through one interface: names, and the bytes behind them.
 
 Nothing is unpacked to disk. An archive is refused if a member could reach outside it (an absolute name, "..", a link
-or a device), if it is a decompression bomb, or if it is damaged.
+or a device), if it is a decompression bomb, or if it is damaged. In a folder, links to folders are not followed, since
+they can form a cycle, unless the link is the given path itself.
 """
 
 from __future__ import annotations
 
+import os
 import stat
 import tarfile
 import threading
@@ -14,11 +16,11 @@ import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
-from nearshot.data.walk import Skipped, walk
 from nearshot.errors import FileFormatError, InputError
 from nearshot.text import printable
 
@@ -31,8 +33,6 @@ GROWTH_COUNTS_FROM = 10 << 20
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm", ".heic", ".heif")
 TAR_SUFFIXES = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
 ARCHIVE_SUFFIXES = (".zip", *TAR_SUFFIXES)
-# A folder that holds archives and otherwise only files of these suffixes is read as if the archives were unpacked.
-BESIDE_ARCHIVES = {"", ".txt", ".md", ".csv", ".json", ".html", ".pdf", ".md5", ".sha256"}
 READ_ERRORS = (OSError, EOFError, zlib.error, tarfile.TarError, zipfile.BadZipFile, NotImplementedError)
 
 
@@ -46,15 +46,15 @@ class Member(NamedTuple):
 class Files:
     """Files by name. Names use forward slashes; hidden files and folders are skipped.
 
-    Error messages call it by its `label`. `folders` are names of folders, needed for empty ones only.
+    Error messages call it by its `label`. `folders` are names of folders, needed for empty ones only, which are not
+    looked for in archives.
     """
 
     def __init__(self, label: str, members: Mapping[str, Member], folders: Iterable[str] = ()) -> None:
         self.label = printable(label)
-        self._named: dict[str, str] = {}
-        named = {self._readable(name): one for name, one in members.items() if not _is_hidden(name)}
+        named = {printable(name): one for name, one in members.items() if not _is_hidden(name)}
         self.members = dict(sorted(named.items()))
-        self._folders = {self._readable(name) for name in folders if not _is_hidden(name)}
+        self._folders = {printable(name) for name in folders if not _is_hidden(name)}
 
     def names(self) -> list[str]:
         """Return the names of all files, sorted."""
@@ -72,16 +72,66 @@ class Files:
         except READ_ERRORS as error:
             raise FileFormatError(f"{name!r} in {self.label} cannot be read: {printable(error)}.") from error
 
-    def _readable(self, name: str) -> str:
-        """Return a name as one line of text; refuse two names that become the same, which would merge two classes."""
-        if "\\" not in name and name.isascii() and name.isprintable():
-            return name
-        parts = []
-        for part in name.split("/"):
-            parts.append(printable(part))
-            if self._named.setdefault(parts[-1], part) != part:
-                raise FileFormatError(f"{self.label} has two names that both read {parts[-1]!r}. Rename one of them.")
-        return "/".join(parts)
+
+@dataclass
+class Skipped:
+    """What was skipped in a folder: folders that could not be read, each with the reason, and links to folders."""
+
+    locked: dict[Path, str] = field(default_factory=dict)
+    linked: list[Path] = field(default_factory=list)
+
+    def refuse_locked(self) -> None:
+        """Raise an error if a folder could not be read."""
+        for folder, reason in self.locked.items():
+            raise locked_error(folder, reason)
+
+    def sentences(self) -> list[str]:
+        """Return one sentence for each kind of skipped folder: how many, an example, and why."""
+        reason = next(iter(self.locked.values()), "")
+        said = [f"{_skipped(list(self.locked), 'folder')}: {reason}."] if self.locked else []
+        return said + ([about_linked(self.linked)] if self.linked else [])
+
+
+def about_linked(links: Sequence[Path]) -> str:
+    """Return the sentence about links to folders that were not followed."""
+    return f"{_skipped(links, 'linked folder')}: a link is followed only where it is given itself."
+
+
+def _skipped(folders: Sequence[Path], what: str) -> str:
+    if len(folders) == 1:
+        return f"The {what} {folders[0]} is skipped"
+    return f"{len(folders):,} {what}s are skipped, such as {folders[0]}"
+
+
+def locked_error(place: str | Path, reason: str | None) -> InputError:
+    """Return the error for a path that cannot be read."""
+    return InputError(f"{place} cannot be read: {reason}. Allow reading it, or remove it from what you give.")
+
+
+def files_under(folder: Path, skipped: Skipped) -> list[Path]:
+    """Return the files in a folder, at any depth, sorted. Hidden files and folders are skipped."""
+    return sorted(file for _, files in _walk(folder, skipped) for file in files)
+
+
+def _walk(folder: Path, skipped: Skipped) -> Iterator[tuple[Path, list[Path]]]:
+    """Yield a folder and every folder below it, each with its files. A broken link is one: reading it is the error."""
+
+    def note(error: OSError) -> None:
+        skipped.locked[Path(error.filename)] = error.strerror or type(error).__name__
+
+    for above, folders, names in os.walk(folder, onerror=note):
+        try:
+            os.stat(f"{above}/.")  # noqa: PTH116 (Path drops the dot, which needs the right to enter the folder)
+        except OSError as error:
+            folders.clear()
+            note(error)
+            continue
+        seen = sorted(name for name in folders if not name.startswith("."))
+        links = [name for name in seen if Path(above, name).is_symlink()]
+        skipped.linked += [Path(above, name) for name in links]
+        folders[:] = [name for name in seen if name not in links]
+        files = [Path(above, name) for name in names if not _is_hidden(name)]
+        yield Path(above), [file for file in files if os.path.isfile(file) or not os.path.exists(file)]  # noqa: PTH110, PTH113
 
 
 def open_files(paths: Path | str | Iterable[Path | str]) -> Files:
@@ -105,35 +155,27 @@ def open_files(paths: Path | str | Iterable[Path | str]) -> Files:
 
 def _open_folder(path: Path) -> Files:
     members, folders, skipped = {}, [], Skipped()
-    for above, names in walk(path, skipped):
-        folder = above.relative_to(path).as_posix()
-        folders.append(folder)
-        for name in names:
-            stamp = _file_stamp(above / name)
-            if stamp is not None:
-                members[f"{folder}/{name}".removeprefix("./")] = Member((above / name).read_bytes, stamp)
+    for above, found in _walk(path, skipped):
+        folders.append(above.relative_to(path).as_posix())
+        for file in found:
+            try:
+                stamp = f"{file.stat().st_size} {file.stat().st_mtime_ns}"
+            except OSError:  # reading it gives the error
+                stamp = "unreadable"
+            members[file.relative_to(path).as_posix()] = Member(file.read_bytes, stamp)
     skipped.refuse_locked()
     folders += [link.relative_to(path).as_posix() for link in skipped.linked]
     files = Files(str(path), members, folders)
     archives = [name for name in members if name.endswith(ARCHIVE_SUFFIXES)]
-    others = {Path(name).suffix.lower() for name in files.names() if not name.endswith(ARCHIVE_SUFFIXES)}
-    if not archives or others - BESIDE_ARCHIVES:
+    if not archives or any(is_image(name) for name in members):
         return files
+    # Archives without images beside them are read as if they were unpacked.
     parts = [files]
     for name in sorted(archives):
         archive, within = open_files(path / name), PurePosixPath(name).parent
         unpacked = {str(within / member): archive.members[member] for member in archive.names()}
-        parts.append(Files(archive.label, unpacked, (str(within / folder) for folder in archive.folders())))
+        parts.append(Files(archive.label, unpacked))
     return _merged(parts)
-
-
-def _file_stamp(path: Path) -> str | None:
-    """Return the size and time of a file; None if it is not a regular file. Reading a broken link gives the error."""
-    try:
-        found = path.stat()
-    except OSError:
-        return "unreadable"
-    return f"{found.st_size} {found.st_mtime_ns}" if stat.S_ISREG(found.st_mode) else None
 
 
 def _open_zip(path: Path) -> Files:
@@ -141,20 +183,18 @@ def _open_zip(path: Path) -> Files:
         archive = zipfile.ZipFile(path)
     except (zipfile.BadZipFile, OSError, ValueError) as error:
         raise FileFormatError(f"{path} is not a zip archive, or is cut short: {error}.") from error
-    members, folders = {}, []
+    members = {}
     for member in archive.infolist():
         if member.is_dir():
-            folders.append(member.filename.rstrip("/"))
             continue
-        _check_name(member.filename, path)
+        _check_member(member.filename, member.file_size, path)
         if stat.S_ISLNK(member.external_attr >> 16):
             raise FileFormatError(f"{path} has a link, {member.filename!r}, instead of a file. It was not followed.")
         if member.flag_bits & 1:
             raise FileFormatError(f"{path} is encrypted; unpack it yourself and give the folder.")
         _check_growth(member.filename, member.file_size, member.compress_size, path)
-        stamp = f"{member.file_size} {member.CRC}"
-        members[member.filename] = Member(partial(archive.read, member), stamp)
-    return Files(str(path), members, folders)
+        members[member.filename] = Member(partial(archive.read, member), f"{member.file_size} {member.CRC}")
+    return Files(str(path), members)
 
 
 class _Tar:
@@ -164,7 +204,6 @@ class _Tar:
         self.path = path
         self.lock = threading.Lock()  # threads share one position in the file
         self.n_promised = 0  # bytes, by the headers read so far
-        self.folders: list[str] = []
         self.opened = ExitStack()  # stays open as long as a member of it can be read
         weakref.finalize(self, self.opened.close)
 
@@ -174,9 +213,8 @@ class _Tar:
         for member in archive:
             end = member.offset_data + -(-member.size // tarfile.BLOCKSIZE) * tarfile.BLOCKSIZE
             if member.isdir():
-                self.folders.append(str(PurePosixPath(folder + member.name)))
                 continue
-            _check_name(member.name, self.path)
+            _check_member(member.name, member.size, self.path)
             if not member.isreg():
                 raise FileFormatError(f"{self.path} has a link or device, {member.name!r}. It was not followed.")
             self.n_promised += member.size
@@ -208,7 +246,7 @@ def _open_tar(path: Path) -> Files:
         members = dict(tar.members(tarfile.open(path)))  # noqa: SIM115 (stays open for reading)
     except READ_ERRORS as error:
         raise FileFormatError(f"{path} is not a tar archive, or is cut short: {error}.") from error
-    return Files(str(path), members, tar.folders)
+    return Files(str(path), members)
 
 
 def _merged(parts: Sequence[Files]) -> Files:
@@ -218,10 +256,8 @@ def _merged(parts: Sequence[Files]) -> Files:
         for name, one in part.members.items():
             other = members.get(name, one)
             if is_image(name) and one.stamp != other.stamp and one.read() != other.read():
-                label = " and ".join(part.label for part in parts if name in part.members)
-                raise FileFormatError(
-                    f"{label} have different images of the name {name!r}. Unpack them into folders of their own."
-                )
+                advice = "Unpack the archives into folders of their own."
+                raise FileFormatError(f"{part.label} has another image of the name {name!r}. {advice}")
         members |= part.members
     return Files(", ".join(part.label for part in parts), members, {name for part in parts for name in part.folders()})
 
@@ -237,14 +273,14 @@ def _is_hidden(name: str) -> bool:
     return any((part[:1] == "." and part != ".") or part in ("Thumbs.db", "__MACOSX") for part in parts)
 
 
-def _check_name(name: str, path: Path) -> None:
+def _check_member(name: str, size: int, path: Path) -> None:
     parts = PurePosixPath(name.replace("\\", "/")).parts
     if not parts or parts[0] == "/" or ".." in parts or ":" in parts[0] or "\0" in name:
         raise FileFormatError(f"{path} has a member {name!r} that would reach outside of it. It was not read.")
+    if size > MOST_BYTES_OF_A_MEMBER and not name.endswith(".tar"):
+        raise FileFormatError(f"{name!r} in {path} has {size:,} bytes, over the limit of {MOST_BYTES_OF_A_MEMBER:,}.")
 
 
 def _check_growth(name: str, size: int, packed: int, path: Path) -> None:
-    if size > MOST_BYTES_OF_A_MEMBER and not name.endswith(".tar"):
-        raise FileFormatError(f"{name!r} in {path} has {size:,} bytes, over the limit of {MOST_BYTES_OF_A_MEMBER:,}.")
     if size > GROWTH_COUNTS_FROM and size > MOST_GROWTH * max(packed, 1):
         raise FileFormatError(f"{name!r} in {path} would grow from {packed:,} to {size:,} bytes: a decompression bomb.")

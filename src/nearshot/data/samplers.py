@@ -10,45 +10,58 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
+from operator import index
 from typing import Any, TypedDict, Unpack
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from nearshot.checks import is_integer
 from nearshot.episode_shape import EpisodeShape, ImagesByClass
 from nearshot.errors import InputError
-from nearshot.randomness import distinct_integers, private_generator
 
-__all__ = ["Batches", "EpisodeBatches", "IndependentBatches", "Sharing", "ShuffledBatches"]
+__all__ = ["BatchOptions", "Batches", "EpisodeBatches", "IndependentBatches", "ShuffledBatches"]
 
 
-class Sharing(TypedDict, total=False):
-    """The `seed`, or a CPU generator, which is the same for all ranks; and the `rank` of `n_ranks`, by default 0 of 1.
+class BatchOptions(TypedDict, total=False):
+    """What all samplers take: `n_batches`, the batches of an epoch; `seed`; and the `rank` of `n_ranks`, 0 of 1.
 
-    Each rank gets its share of each batch. An episode is cut in the middle of its layout, so that the loss has to see
-    the shares of all ranks, in order.
+    The `seed`, or a CPU generator, is the same for all ranks. Each rank gets its share of each batch. An episode is cut
+    in the middle of its layout, so that the loss has to see the shares of all ranks, in order.
     """
 
+    n_batches: int | None
     seed: int | torch.Generator
     rank: int
     n_ranks: int
 
 
 class Batches(ABC):
-    """The base of the samplers: epochs, ranks and state. Iterating continues to the end of the current epoch."""
+    """The base of the samplers: epochs, ranks and state. Iterating continues to the end of the current epoch.
 
-    def __init__(self, batch_size: int, n_images: int, n_batches: int, **sharing: Unpack[Sharing]) -> None:
-        self.batch_size, self.n_images, self.n_batches = batch_size, n_images, n_batches
-        self.rank, self.n_ranks = sharing.get("rank", 0), sharing.get("n_ranks", 1)
-        if not 0 <= self.rank < self.n_ranks:
-            raise InputError(f"rank must be from 0 to n_ranks - 1, not {self.rank} of {self.n_ranks}.")
+    By default an epoch has `usual` batches; it can have more unless each image `is_used_once`.
+    """
+
+    def __init__(
+        self, batch_size: int, n_images: int, usual: int, *, is_used_once: bool, **options: Unpack[BatchOptions]
+    ) -> None:
+        self.batch_size, self.n_images = batch_size, n_images
+        self.rank, self.n_ranks = options.get("rank", 0), options.get("n_ranks", 1)
         if batch_size % self.n_ranks:
             raise InputError(f"batch_size must be divisible by n_ranks, not {batch_size} by {self.n_ranks}.")
-        if n_batches < 1:
-            raise InputError(f"n_batches must be at least 1, not {n_batches}.")
+        if usual < 1:
+            raise InputError(f"batch_size must be at most n_images, {n_images}, not {batch_size}.")
+        n_batches = options.get("n_batches")
+        self.n_batches = usual if n_batches is None else n_batches
+        if self.n_batches < 1 or (is_used_once and self.n_batches > usual):
+            bounds = f"from 1 to {usual}, the batches of {batch_size}" if is_used_once else "at least 1"
+            raise InputError(f"n_batches must be {bounds} in {n_images} images, not {self.n_batches}.")
         self.epoch = self._n_taken = 0
-        self._generator = private_generator(sharing.get("seed", 0))
+        seed = options.get("seed", 0)
+        if isinstance(seed, torch.Generator):
+            seed = int(torch.randint(2**62, (), generator=seed))
+        self._generator = torch.Generator().manual_seed(index(seed))
         self._order: Tensor | None = None
 
     def __len__(self) -> int:
@@ -109,37 +122,21 @@ class ShuffledBatches(Batches):
         n_images: how many images there are.
         batch_size: images in a batch, over all ranks; the last batch of an epoch may be smaller.
         drop_last: skip a last batch that is not full.
-        n_batches: end an epoch after so many batches; the next one shuffles all images again.
-        sharing: `seed`, `rank` and `n_ranks`; see `Sharing`.
+        options: `n_batches`, after which an epoch ends early, `seed`, `rank` and `n_ranks`; see `BatchOptions`.
 
     >>> [batch.tolist() for batch in ShuffledBatches(5, batch_size=3, seed=0)]
     [[4, 0, 1], [3, 2]]
     """
 
     def __init__(
-        self,
-        n_images: int,
-        batch_size: int,
-        *,
-        drop_last: bool = False,
-        n_batches: int | None = None,
-        **sharing: Unpack[Sharing],
+        self, n_images: int, batch_size: int, *, drop_last: bool = False, **options: Unpack[BatchOptions]
     ) -> None:
-        _check_batch_size(batch_size, n_images, may_exceed=not drop_last)
         most = n_images // batch_size if drop_last else -(-n_images // batch_size)
-        super().__init__(batch_size, n_images, most if n_batches is None else n_batches, **sharing)
-        self.drop_last = drop_last
-        if self.n_batches > most:
-            raise InputError(
-                f"n_batches must be at most {most}, the batches of {batch_size} in {n_images} images, not {n_batches}. "
-                "Train for more epochs, or use independent batches."
-            )
+        super().__init__(batch_size, n_images, most, is_used_once=True, **options)
         n_last = n_images % batch_size
         if self.n_batches * batch_size > n_images and n_last % self.n_ranks:
-            raise InputError(
-                f"The last batch of an epoch has {n_last} images, which {self.n_ranks} ranks cannot share equally. Use "
-                "drop_last=True."
-            )
+            what = f"The last batch of an epoch has {n_last} images, which {self.n_ranks} ranks cannot share equally"
+            raise InputError(f"{what}. Use drop_last=True.")
 
     def _draw_epoch(self, generator: torch.Generator) -> Tensor:
         return torch.randperm(self.n_images, generator=generator)[: len(self) * self.batch_size]
@@ -151,11 +148,8 @@ class IndependentBatches(Batches):
     The arguments are those of `ShuffledBatches`; by default an epoch has the batches that would use every image once.
     """
 
-    def __init__(
-        self, n_images: int, batch_size: int, *, n_batches: int | None = None, **sharing: Unpack[Sharing]
-    ) -> None:
-        _check_batch_size(batch_size, n_images)
-        super().__init__(batch_size, n_images, n_images // batch_size if n_batches is None else n_batches, **sharing)
+    def __init__(self, n_images: int, batch_size: int, **options: Unpack[BatchOptions]) -> None:
+        super().__init__(batch_size, n_images, n_images // batch_size, is_used_once=False, **options)
 
     def _draw_epoch(self, generator: torch.Generator) -> Tensor:
         upper = torch.full((self.n_batches,), self.n_images)
@@ -171,12 +165,11 @@ class EpisodeBatches(Batches):
     Args:
         labels: (image,) the class of every image, whole numbers.
         replacement: whether an image may be drawn again in the same epoch.
-        n_batches: episodes per epoch; by default the number that would use every image once, or, without replacement,
-            the largest possible number.
         least_images: skip classes with fewer images than this. By default no class is skipped, and one that is too
             small for the shape is an error.
         class_names: names for the labels 0, 1, …, used in messages.
-        sharing: `seed`, `rank` and `n_ranks`; see `Sharing`.
+        options: `n_batches`, `seed`, `rank` and `n_ranks`; see `BatchOptions`. By default an epoch has the episodes
+            that would use every image once, or, without replacement, the largest possible number.
 
     >>> labels = torch.arange(4).repeat_interleave(10)
     >>> episode = next(iter(EpisodeBatches(labels, EpisodeShape(n_way=2, n_shot=1, n_query=2))))
@@ -190,22 +183,19 @@ class EpisodeBatches(Batches):
         shape: EpisodeShape,
         *,
         replacement: bool = True,
-        n_batches: int | None = None,
         least_images: int = 1,
         class_names: Sequence[str] | None = None,
-        **sharing: Unpack[Sharing],
+        **options: Unpack[BatchOptions],
     ) -> None:
         self._by_class = ImagesByClass(labels, class_names).without_small_classes(least_images)
         self._by_class.check(shape)
         self.shape, self.replacement = shape, replacement
-        n_images = int(self._by_class.sizes.sum())
-        most = n_images // shape.batch_size if replacement else self._most_without_replacement()
-        super().__init__(shape.batch_size, len(labels), most if n_batches is None else n_batches, **sharing)
-        if not replacement and self.n_batches > most:
-            raise InputError(
-                f"n_batches must be at most {most} without replacement, for episodes of {shape.n_way} classes × "
-                f"{shape.images_per_class} images, not {self.n_batches}."
-            )
+        hands = self._by_class.sizes // shape.images_per_class  # how often each class can be used without replacement
+        most = int(self._by_class.sizes.sum()) // shape.batch_size
+        if not replacement:  # the largest number e of episodes: in e episodes a class can be used min(hands, e) times
+            candidates = range(1, int(hands.sum()) // shape.n_way + 1)
+            most = bisect_left(candidates, True, key=lambda e: int(hands.clamp(max=e).sum()) < e * shape.n_way)
+        super().__init__(shape.batch_size, len(labels), most, is_used_once=not replacement, **options)
 
     def _draw_epoch(self, generator: torch.Generator) -> Tensor:
         draw = self._draw_with_replacement if self.replacement else self._draw_without_replacement
@@ -250,16 +240,51 @@ class EpisodeBatches(Batches):
             hands[classes] -= 1
         return torch.stack(episodes)[torch.randperm(self.n_batches, generator=generator)]
 
-    def _most_without_replacement(self) -> int:
-        """Return the largest number e of episodes: in e episodes a class can be used min(hands, e) times."""
-        hands, n_way = self._by_class.sizes // self.shape.images_per_class, self.shape.n_way
-        candidates = range(1, int(hands.sum()) // n_way + 1)
-        return bisect_left(candidates, True, key=lambda e: int(hands.clamp(max=e).sum()) < e * n_way)
+
+def distinct_integers(n_drawn: int, upper: Tensor, generator: torch.Generator) -> Tensor:
+    """Draw `n_drawn` distinct integers from range(upper[i]) for every row i, in random order.
+
+    `upper`: (row,) integers, none under `n_drawn`. Returns (row, n_drawn). Every ordered draw
+    is equally likely. The time does not depend on `upper`.
+
+    >>> distinct_integers(3, torch.tensor([3, 1000]), torch.Generator().manual_seed(0)).sort(1).values[0]
+    tensor([0, 1, 2])
+    """
+    draw = _redraw_repeated if 2 * n_drawn <= int(upper.min()) else _floyd
+    # NumPy, since torch's threads would wait for each other in many small operations.
+    return torch.from_numpy(draw(n_drawn, upper.numpy(), generator))
 
 
-def _check_batch_size(batch_size: int, n_images: int, *, may_exceed: bool = False) -> None:
-    for name, value in (("batch_size", batch_size), ("n_images", n_images)):
-        if not is_integer(value) or value < 1:
-            raise InputError(f"{name} must be a whole number of at least 1, not {value!r}.")
-    if batch_size > n_images and not may_exceed:
-        raise InputError(f"batch_size must be at most n_images, {n_images}, not {batch_size}.")
+def _uniforms(*shape: int, generator: torch.Generator) -> npt.NDArray[np.float64]:
+    fractions: npt.NDArray[np.float64] = torch.rand(*shape, dtype=torch.float64, generator=generator).numpy()
+    return fractions
+
+
+def _redraw_repeated(n_drawn: int, upper: npt.NDArray[np.int64], generator: torch.Generator) -> npt.NDArray[np.int64]:
+    """Draw independently, then redraw repeated numbers of a row until there are none.
+
+    All numbers are treated alike, so all ordered draws of distinct numbers are equally likely.
+    """
+    drawn = (_uniforms(len(upper), n_drawn, generator=generator) * upper[:, None]).astype(np.int64)
+    rows = np.arange(len(upper))  # that may have repetitions
+    while True:
+        some = drawn[rows]
+        places = some.argsort(1, kind="stable")
+        in_order = np.take_along_axis(some, places, 1)
+        which, before = np.nonzero(in_order[:, 1:] == in_order[:, :-1])
+        if len(which) == 0:
+            return drawn
+        fresh = _uniforms(len(which), generator=generator) * upper[rows[which]]
+        drawn[rows[which], places[which, before + 1]] = fresh.astype(np.int64)
+        rows = rows[np.unique(which)]
+
+
+def _floyd(n_drawn: int, upper: npt.NDArray[np.int64], generator: torch.Generator) -> npt.NDArray[np.int64]:
+    """Draw by Floyd's algorithm, then shuffle. If a number is taken, `last` is drawn, which no earlier draw can be."""
+    uniforms = _uniforms(2, n_drawn, len(upper), generator=generator)
+    drawn = np.empty((n_drawn, len(upper)), dtype=np.int64)
+    for t in range(n_drawn):
+        last = upper - n_drawn + t
+        proposal = (uniforms[0, t] * (last + 1)).astype(np.int64)
+        drawn[t] = np.where((drawn[:t] == proposal).any(0), last, proposal)
+    return np.ascontiguousarray(np.take_along_axis(drawn, uniforms[1].argsort(0), 0).T)

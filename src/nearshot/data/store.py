@@ -16,7 +16,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
@@ -27,10 +27,11 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from nearshot.data.datasets.source import SPLITS
 from nearshot.data.images import Pixels
 from nearshot.errors import FileFormatError, InputError
-from nearshot.progress import with_progress
-from nearshot.text import counted
+from nearshot.io import read_json
+from nearshot.text import counted, with_progress
 
 __all__ = ["Store", "data_folder", "prepared_datasets", "prepared_manifests", "prepared_splits"]
 
@@ -38,8 +39,6 @@ FORMAT, VERSION = "nearshot-store", 1
 HASH_BYTES = 16
 # The part of the manifest that a fingerprint covers, beside the pixels, labels and names.
 FINGERPRINTED = ("format", "version", "class_names", "side", "fit", "interpolation")
-REQUIRED = {"dataset": str, "split": str, "n_images": int, "side": int, "class_names": list, "broken": list}
-REQUIRED |= {"version": int, "fingerprint": str, "fit": str, "interpolation": str}
 
 
 def data_folder(data_dir: str | Path | None = None) -> Path:
@@ -60,20 +59,20 @@ def prepared_splits(dataset: str, data_dir: str | Path | None = None, *, side: i
 
 
 def prepared_manifests(dataset: str, data_dir: str | Path | None = None, *, side: int | None = None) -> list[Path]:
-    """Return the manifests of a dataset's splits, <side>/<split>/manifest.json; unfinished splits have none here."""
-    sides = "[0-9]*" if side is None else str(side)
-    found = (data_folder(data_dir) / dataset).glob(f"{sides}/[!.]*/manifest.json")
-    return sorted(file for file in found if file.parent.parent.name.isdecimal())
+    """Return the manifests of a dataset's splits, <side>/<split>/manifest.json: training, validation, test, others."""
+
+    def order(manifest: Path) -> tuple[int, int, str]:
+        split, size = manifest.parent.name, manifest.parent.parent.name
+        return int(size), SPLITS.index(split) if split in SPLITS else len(SPLITS), split
+
+    found = (data_folder(data_dir) / dataset).glob(f"{'[0-9]*' if side is None else side}/[!.]*/manifest.json")
+    return sorted((file for file in found if file.parent.parent.name.isdecimal()), key=order)
 
 
 def prepared_datasets(data_dir: str | Path | None = None) -> list[str]:
     """Return the names of all prepared datasets."""
     folders = sorted(data_folder(data_dir).glob("[!.]*/"))
     return [folder.name for folder in folders if prepared_manifests(folder.name, data_dir)]
-
-
-class OtherVersionError(FileFormatError):
-    """A split was prepared by another version of nearshot; it is never replaced without being asked."""
 
 
 class Store:
@@ -93,8 +92,21 @@ class Store:
         self.split: str = self.manifest["split"]
         self.class_names: tuple[str, ...] = tuple(self.manifest["class_names"])
         self.fingerprint: str = self.manifest["fingerprint"]
-        self.images: Pixels = self._map_images()
-        self.labels: Tensor = torch.from_numpy(self._read_labels())
+        n_images, side, n_classes = self.manifest["n_images"], self.manifest["side"], len(self.class_names)
+        for name, size in (("images.u8", n_images * side * side * 3), ("hashes.bin", n_images * HASH_BYTES)):
+            file = self.folder / name
+            if not file.is_file() or file.stat().st_size != size:
+                raise self._damaged(file, "is missing or cut short")
+        self.images: Pixels = np.memmap(self.folder / "images.u8", np.uint8, "r", shape=(n_images, side, side, 3))
+        file = self.folder / "labels.npy"
+        try:
+            labels: npt.NDArray[np.int64] = np.load(file, allow_pickle=False)
+            is_valid = labels.dtype == np.int64 and labels.shape == (n_images,) and 0 <= labels.min() <= labels.max()
+        except Exception:  # a damaged file can raise anything
+            is_valid = False
+        if not is_valid or labels.max() >= n_classes:
+            raise self._damaged(file, f"does not have {n_images} labels from 0 to {n_classes - 1}")
+        self.labels: Tensor = torch.from_numpy(labels)
 
     @classmethod
     def open(cls, dataset: str, split: str, data_dir: str | Path | None = None, *, side: int | None = None) -> Store:
@@ -104,15 +116,14 @@ class Store:
         prepared with several.
         """
         splits = prepared_splits(dataset, data_dir, side=side)
-        folder = splits.get(split, next(iter(splits.values())))
+        at_side = next(iter(splits.values())).parent
         if split not in splits:
-            at = folder.parent.name
-            raise InputError(f"{dataset!r} has no split {split!r} at side {at}; it has {sorted(splits)}.")
-        check_together(folder.parent)
-        return cls(folder)
+            raise InputError(f"{dataset!r} has no split {split!r} at side {at_side.name}; it has {sorted(splits)}.")
+        check_together(at_side)
+        return cls(splits[split])
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _reopened, (self.folder.absolute(), self.fingerprint)
+        return Store, (self.folder.absolute(),)
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -124,14 +135,7 @@ class Store:
     @cached_property
     def image_names(self) -> list[str]:
         """The images' names in the source."""
-        file = self.folder / "names.txt"
-        try:
-            names = file.read_text(encoding="utf-8").split("\n")
-        except (OSError, UnicodeDecodeError):
-            raise self._damaged(file, "is missing or damaged") from None
-        if len(names) != len(self):
-            raise self._damaged(file, f"has {counted(len(names), 'name')} for {counted(len(self), 'image')}")
-        return names
+        return (self.folder / "names.txt").read_text(encoding="utf-8", errors="replace").split("\n")
 
     @cached_property
     def hashes(self) -> npt.NDArray[np.uint8]:
@@ -154,36 +158,8 @@ class Store:
         if fingerprint_of(self.manifest, self.hashes, self.labels.numpy(), self.image_names) != self.fingerprint:
             raise FileFormatError(f"The labels or names of {self.folder} have changed. {advice}")
 
-    def _map_images(self) -> Pixels:
-        n_images, side = self.manifest["n_images"], self.manifest["side"]
-        for name, size in (("images.u8", n_images * side * side * 3), ("hashes.bin", n_images * HASH_BYTES)):
-            file = self.folder / name
-            if not file.is_file() or file.stat().st_size != size:
-                raise self._damaged(file, "is missing or cut short")
-        return np.memmap(self.folder / "images.u8", np.uint8, "r", shape=(n_images, side, side, 3))
-
-    def _read_labels(self) -> npt.NDArray[np.int64]:
-        file = self.folder / "labels.npy"
-        try:
-            labels: npt.NDArray[np.int64] = np.load(file, allow_pickle=False)
-        except Exception:
-            raise self._damaged(file, "is missing or damaged") from None
-        n_images, n_classes = len(self.images), len(self.class_names)
-        has_labels = isinstance(labels, np.ndarray) and labels.dtype == np.int64 and labels.shape == (n_images,)
-        if not has_labels or not 0 <= labels.min() <= labels.max() < n_classes:
-            raise self._damaged(file, f"must have {n_images} labels from 0 to {n_classes - 1}")
-        return labels
-
     def _damaged(self, file: Path, how: str) -> FileFormatError:
         return FileFormatError(f"The store is damaged: {file} {how}. Prepare the dataset {self.dataset!r} again.")
-
-
-def _reopened(folder: Path, fingerprint: str) -> Store:
-    """Return a store that was pickled."""
-    store = Store(folder)
-    if store.fingerprint != fingerprint:
-        raise FileFormatError(f"{folder} was prepared again after this store was pickled. Open it again.")
-    return store
 
 
 def hash_of(pixels: Pixels) -> npt.NDArray[np.uint8]:
@@ -206,43 +182,25 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     file = folder / "manifest.json"
     if not file.is_file():
         raise InputError(f"There is no prepared dataset in {folder}.")
-    damaged = FileFormatError(f"{file} is damaged. Prepare the dataset again.")
-    try:
-        manifest: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-        version = manifest["version"] if manifest["format"] == FORMAT else None
-    except (OSError, ValueError, KeyError, TypeError):
-        raise damaged from None
-    if version is not None and version != VERSION:
-        raise OtherVersionError(
-            f"{folder} was prepared by another version of nearshot (format {version}, this one has {VERSION}). "
-            "Use that version, or delete the folder and prepare the dataset again."
+    manifest = read_json(file)
+    if manifest.get("format") != FORMAT:
+        raise FileFormatError(f"{file} is damaged: it is not the manifest of a prepared dataset.")
+    if manifest["version"] != VERSION:
+        raise FileFormatError(
+            f"{folder} was prepared by another version of nearshot (format {manifest['version']}, this one has "
+            f"{VERSION}). Use that version, or prepare the dataset again."
         )
-    is_complete = all(isinstance(manifest.get(key), kind) for key, kind in REQUIRED.items())
-    if version is None or not is_complete or manifest["n_images"] < 1:
-        raise damaged
     return manifest
 
 
 def check_together(folder: Path) -> None:
     """Raise an error if the splits in a folder were prepared in two different ways, and so may share classes."""
-    manifests = {}
+    preparations = []
     for file in folder.glob("[!.]*/manifest.json"):
-        with suppress(InputError, FileFormatError):  # opening that split gives the error
-            manifests[file.parent.name] = read_manifest(file.parent)
-    if not are_together(manifests):
+        with suppress(FileFormatError):  # opening that split gives the error
+            preparations.append(read_manifest(file.parent).get("preparation"))
+    if any(preparation != preparations[0] for preparation in preparations):
         raise FileFormatError(
             f"The splits in {folder} are of two preparations. Prepare the dataset again (nearshot data prepare …), "
             "with the options that you want."
         )
-
-
-def are_together(manifests: Mapping[str, Mapping[str, Any]]) -> bool:
-    """Return whether splits come from one preparation. Manifests of older versions do not record it, and pass.
-
-    >>> new, old = {"plan": "b", "preparation": {"train": "b", "val": "c"}}, {"plan": "a"}
-    >>> are_together({"train": new, "val": old}), are_together({"train": old, "val": old})
-    (False, True)
-    """
-    preparations = [manifest["preparation"] for manifest in manifests.values() if manifest.get("preparation")]
-    plans = {split: manifest["plan"] for split, manifest in manifests.items() if manifest.get("plan") is not None}
-    return all(preparation.get(split, plan) == plan for preparation in preparations for split, plan in plans.items())

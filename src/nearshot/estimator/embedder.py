@@ -21,9 +21,8 @@ import torch
 from torch import nn
 
 from nearshot.checks import is_integer
-from nearshot.data.augment import normalise_images
+from nearshot.data.augment import normalise_images, view_of
 from nearshot.data.images import Pixels
-from nearshot.data.views import view_of
 from nearshot.devices import chosen_device
 from nearshot.errors import InputError, NearshotError
 from nearshot.estimator.image_inputs import PREPROCESSING, Content, image_list, read_each, without_tensors
@@ -31,7 +30,7 @@ from nearshot.evaluation.features import check_evaluation_mode
 from nearshot.io import atomic_write
 from nearshot.models import Backbone, BackboneSpec, load_backbone
 from nearshot.models.layers import fold_batch_norms
-from nearshot.progress import with_progress
+from nearshot.text import with_progress
 
 BATCH_SIZES = {"cuda": 256, "cpu": 8}  # a CPU's caches hold the maps of a few images
 DEFAULT_SIZE = 224  # the side of images for a network or function without `input_size`
@@ -55,7 +54,7 @@ class Embedder:
         copy: whether to copy a given network, so that the caller's is not moved or changed. False saves memory.
         input_size: the side that images are resized to; by default the network's own.
         n_views: the number of views of each image whose embeddings a network averages: the image, its mirror image, and
-            crops; see `nearshot.data.views`.
+            crops; see `nearshot.data.augment`.
 
     Attributes:
         centre: (dim,) the mean feature of the backbone's training set, if it is stored.

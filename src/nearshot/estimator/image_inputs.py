@@ -20,8 +20,7 @@ from torch import Tensor
 
 from nearshot.data.datasets.source import SPLITS
 from nearshot.data.images import FORMATS, Interpolation, Pixels, decode, fit_to_square, upright_rgb
-from nearshot.data.readers import is_image
-from nearshot.data.walk import Skipped, files_under
+from nearshot.data.readers import Skipped, files_under, is_image
 from nearshot.errors import InputError, NearshotError
 from nearshot.text import counted
 

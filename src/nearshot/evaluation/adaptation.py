@@ -26,8 +26,7 @@ from nearshot.evaluation.engine import Tally, Task, TaskSettings, prepared
 from nearshot.evaluation.episodes import digest_of
 from nearshot.evaluation.features import FeatureSet, check_evaluation_mode
 from nearshot.evaluation.statistics import Accuracy
-from nearshot.progress import with_progress
-from nearshot.text import counted
+from nearshot.text import counted, with_progress
 
 BatchNormMode = Literal["frozen", "support"]
 """What batch norm normalises by in fine-tuning: the running statistics of training, or those of the support set."""

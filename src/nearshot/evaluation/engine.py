@@ -29,7 +29,7 @@ from nearshot.evaluation.similarity import FAST, SimilarityBuffers
 from nearshot.evaluation.spec import EvaluationSettings, EvaluationSpec
 from nearshot.evaluation.statistics import Accuracy, Protocol
 from nearshot.evaluation.ties import TIE, first_best
-from nearshot.progress import with_progress
+from nearshot.text import with_progress
 
 # Drawing has a fixed cost, so batches are long; but there should be several for each thread.
 EPISODES_PER_BATCH, LEAST_EPISODES_PER_BATCH, BATCHES_PER_THREAD = 1024, 128, 4

@@ -9,13 +9,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from nearshot.data.augment import normalise_images
+from nearshot.data.augment import normalise_images, view_of
 from nearshot.data.loader import ImageFeed
-from nearshot.data.views import view_of
 from nearshot.evaluation import embed
 from nearshot.evaluation.features import check_evaluation_mode
 from nearshot.models import Backbone
-from nearshot.progress import with_progress
+from nearshot.text import with_progress
 
 
 def embed_images(

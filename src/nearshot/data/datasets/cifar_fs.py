@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from nearshot.data.datasets import source
 from nearshot.data.datasets.source import Plan, Source, SourceImage
 from nearshot.data.downloads import Download
 from nearshot.data.readers import Files
-from nearshot.errors import FileFormatError
 
 
 def plan_cifar_fs(files: Files) -> Plan:
@@ -23,18 +20,13 @@ def plan_cifar_fs(files: Files) -> Plan:
 
 def _from_pickles(files: Files, paths: dict[str, str]) -> dict[str, list[SourceImage]]:
     groups: dict[str, list[SourceImage]] = {}
-    with source.read_pickle(files, paths["meta"]) as meta:
-        class_names = meta["fine_label_names"]
+    class_names = source.load_pickle(files.read(paths["meta"]), "meta")["fine_label_names"]
     for part in ("train", "test"):
-        with source.read_pickle(files, paths[part]) as content:
-            rows, labels, names = (content[key] for key in ("data", "fine_labels", "filenames"))
-            if rows.dtype != np.uint8 or rows.shape != (len(labels), 3072) or len(names) != len(labels):
-                raise FileFormatError(f"{paths[part]} in {files.label} does not have CIFAR-100's shape.")
-            pixels = rows.reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)  # (image, height, width, 3)
-            for image, label, name in zip(pixels, labels, names, strict=True):
-                class_name = class_names[label]
-                one = SourceImage(class_name, f"{class_name}/{name}", image.copy)
-                groups.setdefault(class_name, []).append(one)
+        content = source.load_pickle(files.read(paths[part]), part)
+        pixels = content["data"].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)  # (image, height, width, 3)
+        for image, label, name in zip(pixels, content["fine_labels"], content["filenames"], strict=True):
+            one = SourceImage(class_names[label], f"{class_names[label]}/{name}", image.copy)
+            groups.setdefault(one.class_name, []).append(one)
     return {name: sorted(group, key=lambda image: image.name) for name, group in groups.items()}
 
 

@@ -60,20 +60,20 @@ def plan_folder(
             "folder of its own."
         )
     if classes is None:
-        classes = split_at_random(sorted(groups), fractions, seed)
+        drawn = split_at_random(sorted(groups), fractions, seed)
+        classes = {split: names for split, names in drawn.items() if names}
         layout += f", classes split at random (seed {seed})"
         shares = DEFAULT_FRACTIONS if fractions is None else fractions
-        missing = [split for split, share in shares.items() if share > 0 and not classes[split]]
-        means = "; ".join(f"there is no {split!r} split {WITHOUT.get(split, '')}".rstrip() for split in missing)
+        missing = [split for split, share in shares.items() if share > 0 and not drawn[split]]
         if missing:
             n_classes = counted(len(groups), "class", "classes")
+            means = "; ".join(f"there is no {split!r} split {WITHOUT.get(split, '')}" for split in missing)
             advice = "Add classes, or split them by fractions (--fractions) or by lists (classes=, --train-classes)."
             remarks.append(f"{files.label} has too few classes, {n_classes}: {means}. {advice}")
     shared = [name for name in groups if sum(name in names for names in classes.values()) > 1]
     if shared:
         raise InputError(f"Class {shared[0]!r} is in more than one split; few-shot splits must not share classes.")
-    images = source.split_images(groups, classes, files, "the splits")
-    return Plan(layout, {split: found for split, found in images.items() if found}, tuple(remarks))
+    return Plan(layout, source.split_images(groups, classes, files, "the splits"), tuple(remarks))
 
 
 def split_at_random(names: Sequence[str], fractions: Mapping[str, float] | None, seed: int) -> dict[str, list[str]]:
@@ -87,22 +87,12 @@ def split_at_random(names: Sequence[str], fractions: Mapping[str, float] | None,
         raise InputError(f"fractions must be positive and add up to 1, not {dict(shares)}.")
     stops = [round(total * len(names)) for total in accumulate(shares.values())]
     sizes = {split: stop - start for split, start, stop in zip(shares, [0, *stops], stops, strict=False)}
-    if fractions is None:
-        sizes = _at_least_two(sizes)
+    if fractions is None:  # a single class has no episodes: take classes from training, or drop the split
+        val = max(sizes["val"], 2) if len(names) >= 6 else 0
+        test = max(sizes["test"], 2) if len(names) >= 4 else 0
+        sizes = {"train": len(names) - val - test, "val": val, "test": test}
     order = iter(sorted(names, key=lambda name: hashlib.sha256(f"{seed} {name}".encode()).digest()))
     return {split: sorted(islice(order, size)) for split, size in sizes.items()}
-
-
-def _at_least_two(sizes: Mapping[str, int]) -> dict[str, int]:
-    """Avoid splits of a single class, which has no episodes: take classes from training, or drop the split.
-
-    >>> [tuple(_at_least_two({"train": n - 1, "val": 0, "test": 1}).values()) for n in (3, 5, 6, 7)]
-    [(3, 0, 0), (3, 0, 2), (2, 2, 2), (3, 2, 2)]
-    """
-    n_classes = sum(sizes.values())
-    val = max(sizes["val"], 2) if n_classes >= 6 else 0
-    test = max(sizes["test"], 2) if n_classes >= 4 else 0
-    return {"train": n_classes - val - test, "val": val, "test": test}
 
 
 def _by_split_folders(files: Files) -> dict[str, list[SourceImage]] | None:

@@ -9,8 +9,8 @@ Images should not be flipped: many scripts have letters that are each other's mi
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Sequence
 from functools import cache, partial
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -23,7 +23,6 @@ from nearshot.data.images import Pixels
 GLYPHS_SIDE = 28
 IMAGES_PER_CLASS = 40
 SEED = 0  # of the variations
-# The first word of a letter's Unicode name is its script.
 SCRIPTS = {
     "train": ("LATIN", "GREEK", "CYRILLIC", "COPTIC", "LISU", "GEORGIAN", "CANADIAN"),
     "val": ("ARABIC", "OGHAM", "OLD", "NKO"),
@@ -55,66 +54,47 @@ def plan_glyphs() -> Plan:
 @cache
 def _letters() -> dict[str, tuple[str, ...]]:
     """Return the letters of each split, without letters that look like an earlier one."""
-    candidates = [
-        (split, letter)
-        for split, scripts in SCRIPTS.items()
-        for script in scripts
-        for letter in _letters_of(script)
-        if len(_faces_with(letter)) >= FEWEST_FACES
-    ]
+    by_script: dict[str, list[str]] = {}
+    for letter in map(chr, sorted(_font(FACES[0])[1])):
+        # Letters without accents, which Unicode decomposes; the first word of a letter's Unicode name is its script.
+        is_letter = unicodedata.category(letter).startswith("L") and not unicodedata.decomposition(letter)
+        if is_letter and len(_faces_with(letter)) >= FEWEST_FACES:
+            by_script.setdefault(unicodedata.name(letter, "").split(" ")[0], []).append(letter)
     thumbnails: npt.NDArray[np.float32] = np.zeros((0, THUMBNAIL**2), dtype=np.float32)
-    kept: dict[str, list[str]] = {split: [] for split in SCRIPTS}
-    for split, letter in candidates:
-        looks = np.stack([_thumbnail(letter, face) for face in _faces_with(letter)])  # (face, pixel)
-        if not looks.any(1).all() or (len(thumbnails) and float((thumbnails @ looks.T).max()) > ALIKE):
-            continue
-        kept[split].append(letter)
-        thumbnails = np.concatenate([thumbnails, looks])
-    return {split: tuple(letters) for split, letters in kept.items()}
-
-
-def _letters_of(script: str) -> Sequence[str]:
-    """Return the letters of a script without accents (those that Unicode does not decompose), in order."""
-    return [
-        letter
-        for letter in map(chr, sorted(_charmap(FACES[0])))
-        if unicodedata.category(letter).startswith("L")
-        and not unicodedata.decomposition(letter)
-        and unicodedata.name(letter, "").split(" ")[0] == script
-    ]
-
-
-def _font_file(face: str) -> str:
-    import matplotlib  # noqa: PLC0415 (slow to import, and needed here only)
-
-    return str(Path(matplotlib.get_data_path(), "fonts", "ttf", f"{face}.ttf"))
+    kept: dict[str, tuple[str, ...]] = {}
+    for split, scripts in SCRIPTS.items():
+        kept[split] = ()
+        for letter in chain.from_iterable(by_script[script] for script in scripts):
+            looks = np.stack([_thumbnail(letter, face) for face in _faces_with(letter)])  # (face, pixel)
+            if looks.any(1).all() and float((thumbnails @ looks.T).max(initial=0)) <= ALIKE:
+                kept[split] += (letter,)
+                thumbnails = np.concatenate([thumbnails, looks])
+    return kept
 
 
 @cache
-def _charmap(face: str) -> frozenset[int]:
-    """Return the characters of a font; others would be drawn as a box."""
+def _font(face: str) -> tuple[ImageFont.FreeTypeFont, frozenset[int]]:
+    """Return a font and its characters; others would be drawn as a box."""
+    import matplotlib  # noqa: PLC0415 (slow to import, and needed here only)
     from matplotlib.ft2font import FT2Font  # noqa: PLC0415
 
-    return frozenset(FT2Font(_font_file(face)).get_charmap())
+    file = str(Path(matplotlib.get_data_path(), "fonts", "ttf", f"{face}.ttf"))
+    font = ImageFont.truetype(file, FONT_SIZE, layout_engine=ImageFont.Layout.BASIC)
+    return font, frozenset(FT2Font(file).get_charmap())
 
 
 @cache
 def _faces_with(letter: str) -> tuple[str, ...]:
-    return tuple(face for face in FACES if ord(letter) in _charmap(face))
-
-
-@cache
-def _font(face: str) -> ImageFont.FreeTypeFont:
-    return ImageFont.truetype(_font_file(face), FONT_SIZE, layout_engine=ImageFont.Layout.BASIC)
+    return tuple(face for face in FACES if ord(letter) in _font(face)[1])
 
 
 @cache
 def _glyph(letter: str, face: str) -> Image.Image:
     """Draw a letter in white on black, centred on the canvas."""
     image = Image.new("L", (CANVAS, CANVAS))
-    pen = ImageDraw.Draw(image)
-    left, top, right, bottom = pen.textbbox((0, 0), letter, font=_font(face))
-    pen.text(((CANVAS - left - right) / 2, (CANVAS - top - bottom) / 2), letter, fill=255, font=_font(face))
+    pen, (font, _) = ImageDraw.Draw(image), _font(face)
+    left, top, right, bottom = pen.textbbox((0, 0), letter, font=font)
+    pen.text(((CANVAS - left - right) / 2, (CANVAS - top - bottom) / 2), letter, fill=255, font=font)
     return image
 
 

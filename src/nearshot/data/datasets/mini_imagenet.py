@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import PurePosixPath
-from typing import Any
 
 import numpy as np
 
 from nearshot.data.datasets import source
 from nearshot.data.datasets.source import SPLITS, Plan, Source, SourceImage
-from nearshot.data.images import Pixels
 from nearshot.data.readers import Files, is_image
 from nearshot.errors import FileFormatError
 
@@ -50,37 +48,25 @@ def _from_csv(files: Files, table: str) -> list[SourceImage]:
 
 def _from_wnid_folders(files: Files) -> Plan:
     groups, classes = source.images_by_folder(files), source.standard_splits("mini-imagenet")
-    splits, layout = source.split_images(groups, classes, files, "miniImageNet"), "folders by wnid"
-    if any(len(groups[name]) > IMAGES_PER_CLASS for names in classes.values() for name in names):
+    layout, listed = "folders by wnid", [name for names in classes.values() for name in names]
+    if any(len(groups.get(name, ())) > IMAGES_PER_CLASS for name in listed):
         # ILSVRC2012's training images. Only Ravi and Larochelle's tables say which 600 they chose.
         layout += f", the first {IMAGES_PER_CLASS} images of each by name (not Ravi and Larochelle's choice)"
-        first = {name: group[:IMAGES_PER_CLASS] for name, group in groups.items()}
-        splits = source.split_images(first, classes, files, "miniImageNet")
-    return Plan(layout, splits)
+        groups = {name: group[:IMAGES_PER_CLASS] for name, group in groups.items()}
+    return Plan(layout, source.split_images(groups, classes, files, "miniImageNet"))
 
 
 def _from_cache(files: Files, path: str) -> list[SourceImage]:
-    with source.read_pickle(files, path) as content:
-        images, classes = _pixels(content["image_data"]), content["class_dict"]
-        places = [(name, int(index)) for name in sorted(classes) for index in classes[name]]
-        if min(index for _, index in places) < 0:  # which NumPy would take from the end
-            raise ValueError("an image has a negative index")  # `read_pickle` names the file
-        return [SourceImage(name, f"{name}/{i}", images[i].copy) for name, i in places]
+    content = source.load_pickle(files.read(path), path)
+    images, classes = content["image_data"], content["class_dict"]
+    return [SourceImage(name, f"{name}/{i}", images[i].copy) for name in sorted(classes) for i in classes[name]]
 
 
 def _from_category_split(files: Files, path: str) -> list[SourceImage]:
-    with source.read_pickle(files, path) as content:
-        images, labels = _pixels(content["data"]), np.asarray(content["labels"])
-        if len(labels) != len(images):
-            raise FileFormatError(f"{path} in {files.label} has {len(images)} images and {len(labels)} labels.")
-        order = np.argsort(labels, kind="stable").tolist()
-        return [SourceImage(f"category {int(labels[i]):03}", f"{path}/{i}", images[i].copy) for i in order]
-
-
-def _pixels(images: Any) -> Pixels:
-    if not isinstance(images, np.ndarray) or images.dtype != np.uint8 or images.ndim != 4 or images.shape[3] != 3:
-        raise ValueError("images must be uint8 (image, height, width, 3)")  # `read_pickle` names the file
-    return images
+    content = source.load_pickle(files.read(path), path)
+    images, labels = content["data"], np.asarray(content["labels"])
+    order = np.argsort(labels, kind="stable").tolist()
+    return [SourceImage(f"category {int(labels[i]):03}", f"{path}/{i}", images[i].copy) for i in order]
 
 
 MINI_IMAGENET = Source(

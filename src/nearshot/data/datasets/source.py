@@ -8,7 +8,6 @@ import csv
 import io
 import pickle
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from importlib.resources import files as package_files
@@ -134,9 +133,6 @@ class _Unpickler(pickle.Unpickler):
             raise FileFormatError(f"asks for {module}.{name}, which no dataset needs. It was not run")
         return ALLOWED[module, name]
 
-    def persistent_load(self, pid: Any) -> Any:
-        raise FileFormatError(f"refers to something outside itself ({pid!r})")
-
 
 def load_pickle(data: bytes, name: str) -> Any:
     """Load a pickle of containers, strings, numbers and NumPy arrays; anything else is refused and not run."""
@@ -146,18 +142,6 @@ def load_pickle(data: bytes, name: str) -> Any:
         raise FileFormatError(f"{name} {error}; do not trust the file.") from None
     except Exception as error:  # a damaged pickle can raise anything
         raise FileFormatError(f"{name} is damaged, or not a pickle: {type(error).__name__} {error}.") from error
-
-
-@contextmanager
-def read_pickle(files: Files, path: str) -> Iterator[Any]:
-    """Load a pickle, for the body of a `with`; content that the body does not expect is an error that names it."""
-    content = load_pickle(files.read(path), path)
-    try:
-        yield content
-    except FileFormatError:
-        raise
-    except (LookupError, TypeError, AttributeError, ValueError) as error:
-        raise FileFormatError(f"{path} in {files.label} does not have the expected content: {error!r}.") from error
 
 
 def read_table(files: Files, table: str) -> Iterator[tuple[int, str, str]]:

@@ -7,7 +7,6 @@ import numpy as np
 from nearshot.data.datasets import source
 from nearshot.data.datasets.source import SPLITS, Plan, Source, SourceImage
 from nearshot.data.readers import Files
-from nearshot.errors import FileFormatError
 
 
 def plan_tiered_imagenet(files: Files) -> Plan:
@@ -23,17 +22,14 @@ def plan_tiered_imagenet(files: Files) -> Plan:
 
 
 def _from_pickles(files: Files, images_path: str, labels_path: str) -> list[SourceImage]:
-    with source.read_pickle(files, images_path) as images, source.read_pickle(files, labels_path) as content:
-        labels = np.asarray(content["label_specific"]).astype(np.int64)
-        names = content.get("label_specific_str")
-        if labels.shape != (len(images),):
-            raise FileFormatError(f"{images_path} has {len(images)} images and {labels_path} {labels.size} labels.")
-        found = []
-        for i in np.argsort(labels, kind="stable").tolist():
-            class_name = str(names[labels[i]]) if names is not None else f"class {labels[i]:03}"
-            png = np.asarray(images[i], dtype=np.uint8)  # an encoded image, kept as an array of its bytes
-            found.append(SourceImage(class_name, f"{images_path}/{i}", png.tobytes))
-        return found
+    images, content = (source.load_pickle(files.read(path), path) for path in (images_path, labels_path))
+    labels, names = np.asarray(content["label_specific"]).astype(np.int64), content.get("label_specific_str")
+    found = []
+    for i in np.argsort(labels, kind="stable").tolist():
+        class_name = str(names[labels[i]]) if names is not None else f"class {labels[i]:03}"
+        png = np.asarray(images[i], dtype=np.uint8)  # an encoded image, kept as an array of its bytes
+        found.append(SourceImage(class_name, f"{images_path}/{i}", png.tobytes))
+    return found
 
 
 TIERED_IMAGENET = Source(
