@@ -15,7 +15,14 @@ from torch import Tensor, nn
 
 from nearshot.models import build_backbone
 from nearshot.models.kernels import fuse
-from nearshot.models.kernels.ops import conv_norm_act, difference, kernels_run, norm_act, plain_norm_act, two_uses
+from nearshot.models.kernels.ops import (
+    conv_norm_act,
+    kernels_run,
+    norm_act,
+    plain_norm_act,
+    relative_difference,
+    two_uses,
+)
 
 pytest.importorskip("triton")
 
@@ -372,5 +379,5 @@ def test_a_difference_is_found_and_logged(
 
 
 def test_what_is_not_a_number_is_a_difference() -> None:
-    assert difference(plain_stem, plain_stem, DEVICE) == 0
-    assert difference(lambda *given: plain_stem(*given) * torch.nan, plain_stem, DEVICE) == torch.inf
+    assert relative_difference(plain_stem, plain_stem, DEVICE) == 0
+    assert relative_difference(lambda *given: plain_stem(*given) * torch.nan, plain_stem, DEVICE) == torch.inf

@@ -13,8 +13,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from nearshot.data.augment import augment, normalise_images, turn_images
 from nearshot.losses import cross_entropy_loss
-from nearshot.models import Backbone, build_backbone
-from nearshot.models.heads import LinearHead, ProjectionHead
+from nearshot.models import Backbone, LinearHead, ProjectionHead, build_backbone
 from nearshot.models.kernels import fuse
 from nearshot.training.average import WeightAverage
 from nearshot.training.config import TrainConfig

@@ -134,7 +134,7 @@ def kernels_run(device: torch.device) -> bool:
         return False
     pairs = [(functools.partial(block, norm_act), functools.partial(block, plain_norm_act)), (stem, plain_stem)]
     try:
-        wrong = max(difference(fast, plain, device) for fast, plain in pairs)
+        wrong = max(relative_difference(fast, plain, device) for fast, plain in pairs)
         why = "" if wrong < TOLERANCE else f"its kernels differ from PyTorch by {wrong:.0%}, a bug of Triton"
     except Exception as error:  # such as a missing compiler, or a cache folder that is read-only
         lines = str(error).strip().splitlines() or [type(error).__name__]
@@ -144,7 +144,7 @@ def kernels_run(device: torch.device) -> bool:
     return not why
 
 
-def difference(fast: Act, plain: Act, device: torch.device) -> float:
+def relative_difference(fast: Act, plain: Act, device: torch.device) -> float:
     """Return the largest relative difference between two ways to compute a block; infinity for what is no number."""
     with torch.inference_mode(False), torch.enable_grad():  # also inside a validation
         expected = _answers(plain, device, torch.float32)
