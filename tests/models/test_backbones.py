@@ -90,7 +90,7 @@ def test_the_networks_are_the_published_ones() -> None:
 
 
 def test_images_of_another_size_and_unknown_names_are_errors() -> None:
-    with pytest.raises(InputError, match="28×28.*32×32"):
+    with pytest.raises(InputError, match="input_size must be 28.*32"):
         build_backbone("conv4", input_size=28)(images(side=32))
     with pytest.raises(InputError, match="at least 16×16, not 8"):
         build_backbone("conv4", input_size=8)

@@ -38,8 +38,8 @@ class Conv4(Backbone):
     def set_input_size(self, input_size: int) -> None:
         """Raise an error unless it is the network's own: the dimension of the embedding depends on it."""
         if input_size != self.spec.input_size:
-            own = f"{self.spec.name} was built for {self.spec.input_size}×{self.spec.input_size}"
-            raise InputError(f"This {own}, on which its embedding's dimension depends, not {input_size}×{input_size}.")
+            own = f"{self.spec.input_size} for this {self.spec.name}"
+            raise InputError(f"input_size must be {own} (got {input_size}): the embedding's dimension depends on it.")
 
     def stages(self, images: Tensor) -> list[Tensor]:
         """Return each block's feature maps."""
