@@ -1,7 +1,7 @@
 """The checks that all losses make of their arguments.
 
-Shapes, types and devices are always checked. Values (NaN, a negative temperature) are checked on the CPU only: reading
-a value from an accelerator makes the host wait for it in every step. There, NaN in gives NaN out.
+Shapes and types are always checked. Values (NaN, a negative temperature) are checked on the CPU only: reading a value
+from an accelerator makes the host wait for it in every step. There, NaN in gives NaN out.
 """
 
 from __future__ import annotations
@@ -28,44 +28,32 @@ def is_transformed(tensor: Tensor) -> bool:
     return is_wrapped or forward_ad.unpack_dual(tensor).tangent is not None
 
 
-def check_embeddings(embeddings: Tensor, name: str) -> None:
-    """Raise an error unless embeddings are a non-empty floating-point matrix of finite numbers."""
-    if not isinstance(embeddings, Tensor):
-        raise InputError(f"{name} must be a tensor, not a {type(embeddings).__name__}.")
+def checked_labels(labels: Tensor, embeddings: Tensor, name: str = "embeddings") -> Tensor:
+    """Return labels (image,) as int64; raise an error unless both are usable. `name` is that of the embeddings."""
     if embeddings.ndim != 2 or not embeddings.is_floating_point() or embeddings.numel() == 0:
         raise InputError(
             f"{name} must be a floating-point matrix (image, feature) with at least one of each, not "
             f"{embeddings.dtype} of shape {tuple(embeddings.shape)}."
         )
+    if labels.shape != (len(embeddings),) or labels.is_floating_point():
+        raise InputError(
+            f"The labels of {name} must be one whole number per image: expected shape ({len(embeddings)},), not "
+            f"{labels.dtype} of shape {tuple(labels.shape)}."
+        )
     if values_can_be_read(embeddings) and not embeddings.detach().sum().isfinite():  # the sum is quick to compute
         bad_rows = (~embeddings.detach().isfinite()).any(1).nonzero()
         if len(bad_rows):
             raise InputError(f"{name} has NaN or infinity, first in row {int(bad_rows[0])}. Did training diverge?")
-
-
-def checked_labels(labels: Tensor, embeddings: Tensor, name: str) -> Tensor:
-    """Return labels as int64, or raise an error if they do not fit their embeddings."""
-    if not isinstance(labels, Tensor):
-        raise InputError(f"{name} must be a tensor, not a {type(labels).__name__}. Use torch.tensor(…).")
-    if labels.shape != (len(embeddings),) or labels.is_floating_point() or labels.is_complex():
-        raise InputError(
-            f"{name} must be one whole number per image: expected shape ({len(embeddings)},), not {labels.dtype} of "
-            f"shape {tuple(labels.shape)}."
-        )
-    if labels.device != embeddings.device:
-        raise InputError(f"{name} are on {labels.device}, the embeddings on {embeddings.device}. Move one of them.")
     return labels.long()
 
 
 def check_temperature(temperature: float | Tensor) -> None:
     """Raise an error unless a temperature is one positive number."""
     if isinstance(temperature, Tensor):
-        if temperature.numel() != 1:
-            raise InputError(f"temperature must be one number, not shape {tuple(temperature.shape)}.")
         if not values_can_be_read(temperature):
             return
         temperature = float(temperature.detach())
-    if not (math.isfinite(temperature) and temperature > 0):
+    if not 0 < temperature < math.inf:
         raise InputError(f"temperature must be a positive number, not {temperature}.")
 
 
