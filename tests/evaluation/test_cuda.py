@@ -11,11 +11,9 @@ import pytest
 import torch
 
 from nearshot.episode_shape import EpisodeShape
-from nearshot.evaluation import CLASSIFIERS, evaluate_features, evaluate_fine_tuned, evaluate_many
+from nearshot.evaluation import CLASSIFIERS, evaluate_features, evaluate_many
 from nearshot.evaluation.engine import count_correct
-from nearshot.evaluation.similarity import FAST, SimilarityBuffers
-from nearshot.losses import nca_loss
-from nearshot.models import build_backbone
+from nearshot.evaluation.similarity import FAST, episode_similarities
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
@@ -54,23 +52,10 @@ def test_many_at_once_are_as_on_the_cpu() -> None:
 
 
 def test_nothing_in_a_chunk_waits_for_the_gpu() -> None:
-    given = (features().cuda(), features().cuda().square().sum(1), EpisodeShape(5, 5, 15), (1, 5))
-    buffers = SimilarityBuffers(*given, needs_images=True, at_once=8)
     rows = torch.stack([torch.randperm(300)[:100] for _ in range(8)]).cuda()
+    given = (features().cuda(), features().cuda().square().sum(1), rows, EpisodeShape(5, 5, 15), (1, 5))
     tolerance = torch.tensor(1e-6, device="cuda")
     with waiting_is_an_error(), torch.inference_mode():
-        similarities = buffers.compute(rows)
+        similarities = episode_similarities(*given, images=True)
         for score in FAST.values():
             count_correct(*score(similarities, 5), tolerance)
-
-
-def test_networks_are_fine_tuned_side_by_side_in_any_format() -> None:
-    torch.manual_seed(0)
-    backbone: Any = build_backbone("resnet12", input_size=32).eval().cuda()
-    images = torch.randn(60, 3, 32, 32, device="cuda")
-    asked: dict[str, Any] = {"loss": nca_loss, "n_shot": 2, "n_query": 4, "n_episodes": 6, "episodes_at_once": 3}
-    plain = evaluate_fine_tuned(backbone, images, torch.arange(6).repeat_interleave(10), **asked)
-    backbone.to(memory_format=torch.channels_last)
-    pictures = images.to(memory_format=torch.channels_last)
-    other = evaluate_fine_tuned(backbone, pictures, torch.arange(6).repeat_interleave(10), **asked)
-    assert torch.equal(plain.per_episode, other.per_episode)

@@ -16,7 +16,6 @@ from clusters import FEATURES, LABELS, features_for
 from nearshot.episode_shape import EpisodeShape
 from nearshot.evaluation import (
     CLASSIFIERS,
-    Episodes,
     Treatment,
     engine,
     evaluate_features,
@@ -24,7 +23,7 @@ from nearshot.evaluation import (
     prepare_features,
     similarity,
 )
-from nearshot.evaluation.similarity import SimilarityBuffers
+from nearshot.evaluation.similarity import episode_similarities
 
 
 @pytest.mark.parametrize("offset", [0.125, 30.125, 20_000.125])
@@ -64,14 +63,6 @@ def test_answers_do_not_depend_on_how_many_episodes_there_is_room_for(monkeypatc
         assert accuracy.protocol == expected[key].protocol
 
 
-@pytest.mark.parametrize("n_query", [2**15 - 1, 2**15])
-def test_counts_of_very_many_queries_do_not_overflow(n_query: int) -> None:
-    labels = torch.arange(2).repeat_interleave(n_query + 1)
-    episodes = Episodes(torch.arange(len(labels)).view(1, 2, -1), n_query)
-    accuracy = evaluate_features(labels[:, None].float(), labels, episodes=episodes, normalise=False)
-    assert accuracy.mean == 100
-
-
 @pytest.mark.parametrize("offset", [0.0, 3.0])
 def test_similarities_round_less_than_a_third_of_the_tolerance(offset: float) -> None:
     """Against float64 from the features as they were given."""
@@ -83,27 +74,24 @@ def test_similarities_round_less_than_a_third_of_the_tolerance(offset: float) ->
         prepared = prepare_features(features)
         centred = prepared - prepare_features(given).mean(0)
         squares = centred.square().sum(1)
-        found.append(SimilarityBuffers(centred, squares, shape, (5,), needs_images=True, at_once=100).compute(rows))
+        found.append(episode_similarities(centred, squares, rows, shape, (5,), images=True))
     (ours, exact), length = found, squares.max().sqrt()
     allowed = engine.ROUNDING * torch.finfo(torch.float32).eps / 3 * length
     assert (ours.to_images - exact.to_images).abs().max() < allowed
     assert (ours.to_means[5] - exact.to_means[5]).abs().max() < allowed
 
 
-@pytest.mark.parametrize("needs_images", [True, False])
-def test_similarities_are_the_same_all_at_once_as_a_few_at_a_time(needs_images: bool) -> None:
+@pytest.mark.parametrize("images", [True, False])
+def test_similarities_are_the_same_all_at_once_as_a_few_at_a_time(
+    images: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The first is what a GPU does."""
-    given = (FEATURES, FEATURES.square().sum(1), EpisodeShape(4, 3, 2), (1, 3))
     rows = torch.stack([torch.randperm(200)[:20] for _ in range(9)])
-    buffers = [SimilarityBuffers(*given, needs_images=needs_images, at_once=10) for _ in range(2)]
-    buffers[0].gather_at_once = 2
-    buffers[0]._products_in_cache(rows)
-    buffers[1]._products(rows)
-    for n in (1, 3):
-        torch.testing.assert_close(buffers[0].squares[n][:9], buffers[1].squares[n][:9])
-        if not needs_images:
-            torch.testing.assert_close(buffers[0].to_means[n][:9], buffers[1].to_means[n][:9])
-    torch.testing.assert_close(buffers[0].to_images[:9], buffers[1].to_images[:9])
+    given = (FEATURES, FEATURES.square().sum(1), rows, EpisodeShape(4, 3, 2), (1, 3))
+    monkeypatch.setattr(similarity, "CACHE_BYTES", 2 * 20 * FEATURES[0].nbytes)
+    found = episode_similarities(*given, images=images)
+    monkeypatch.setattr(similarity, "multiply_in_cache", similarity.multiply_at_once)
+    torch.testing.assert_close(episode_similarities(*given, images=images), found)
 
 
 @pytest.mark.parametrize("name", ["centroid", "soft", "knn"])

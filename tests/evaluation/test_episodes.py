@@ -146,15 +146,6 @@ def test_impossible_requests(name: str, value: object) -> None:
         sample_episodes(LABELS, **{name: value})  # type: ignore[arg-type]
 
 
-def test_the_counter_of_the_drawing_has_room_for_so_many_ways_and_images() -> None:
-    labels = torch.arange(2**16).repeat(2)
-    assert len(EpisodeSource(labels, EvaluationSpec(2**16 - 2, 1, 1, n_episodes=1))) == 1
-    with pytest.raises(InputError, match="65535 ways × 2 images"):
-        EpisodeSource(labels, EvaluationSpec(2**16 - 1, 1, 1, n_episodes=1))
-    with pytest.raises(InputError, match="2 ways × 65535 images"):
-        EpisodeSource(labels % 2, EvaluationSpec(2, 5, 2**16 - 6, n_episodes=1))
-
-
 def test_overlapping_support_and_query_cannot_be_made() -> None:
     images = torch.arange(2 * 3 * 4).view(2, 3, 4).clone()
     made = Episodes(images, n_query=2)
@@ -170,7 +161,7 @@ def test_overlapping_support_and_query_cannot_be_made() -> None:
         (torch.zeros(2, 3).long(), 1, "images .*int64"),
         (torch.zeros(2, 3, 4).long(), 4, "n_shot must be at least 1"),
         (torch.zeros(0, 3, 4).long(), 1, "shape"),
-        (-torch.arange(24).view(2, 3, 4), 1, "images .*-23"),
+        (-torch.arange(24).view(2, 3, 4), 1, "from 0 on"),
     ],
 )
 def test_what_is_no_set_of_episodes(images: Tensor, n_query: int, message: str) -> None:

@@ -126,15 +126,11 @@ def test_a_users_classifier_may_look_change_and_learn() -> None:
     assert (theirs.protocol.inductive, ours.protocol.inductive) == (False, True)
 
 
-@pytest.mark.parametrize(("returned", "message"), [(torch.nan, "'broken' .*NaN"), (None, "'broken' .*NoneType")])
-def test_a_users_classifier_that_returns_nonsense(returned: Any, message: str) -> None:
-    def broken(support: Tensor, query: Tensor) -> Any:
-        return None if returned is None else nearest(support, query) * returned
-
-    with pytest.raises(InputError, match=message):
-        evaluate_features(FEATURES, LABELS, n_episodes=10, classifier=broken, inductive=True)
-    with pytest.raises(InputError, match="classifier .*None"):
-        evaluate_features(FEATURES, LABELS, n_episodes=10, classifier=None)  # type: ignore[arg-type]
+def test_a_users_classifier_that_returns_nonsense() -> None:
+    wrong: dict[str, Any] = {"NaN": lambda s, q: nearest(s, q) * torch.nan, r"\(\d+, 75, 6\)": lambda s, q: q}
+    for message, broken in wrong.items():
+        with pytest.raises(InputError, match=f"'<lambda>' .*{message}"):
+            evaluate_features(FEATURES, LABELS, n_episodes=10, classifier=broken, inductive=True)
 
 
 def test_a_feature_set_brings_all_it_knows() -> None:
@@ -151,8 +147,6 @@ def test_a_feature_set_brings_all_it_knows() -> None:
         evaluate_features(FEATURES, LABELS, training_classes=["a"])
     with pytest.raises(InputError, match="Class 'class 0' has 25 images"):
         evaluate_features(data, n_query=30)
-    with pytest.raises(InputError, match="centre"):
-        evaluate_features(data, centre=FEATURES.mean(0))
     content = torch.arange(200)
     content[1] = content[0]
     with pytest.raises(LeakError, match="query.*support"):
@@ -176,7 +170,7 @@ def test_results_of_every_kind_can_be_compared_in_pairs() -> None:
     fewer = evaluate_features(FEATURES, LABELS, n_shot=1, episodes=episodes, normalise=False)
     assert torch.equal(fewer.per_episode, one.per_episode)
     right: Any = answers.view(100, 5, 15)
-    for wrong in (LABELS[episodes.query], right + 1, right - 1, right.double(), answers, right.numpy()):
+    for wrong in (LABELS[episodes.query], right + 1, right - 1, answers):
         with pytest.raises(InputError, match="predictions"):
             score_predictions(wrong, episodes, classifier="theirs", inductive=True)
 
@@ -196,20 +190,16 @@ def test_episodes_and_settings_that_are_given_must_agree() -> None:
     [
         (FEATURES, LABELS[:-1], {}, r"labels .*\(200,\), not \(199,\)"),
         (FEATURES.index_fill(0, torch.tensor([7]), torch.nan), LABELS, {}, "image 7 .*NaN"),
-        (FEATURES.index_fill(0, torch.tensor([4]), 0.0), LABELS, {}, "image 4 is zero"),
-        (FEATURES, LABELS, {"centre": FEATURES[3]}, "image 3 is zero .*centre"),
+        (FEATURES.index_fill(0, torch.tensor([4]), 0.0), LABELS, {}, "image 4 has length 0,"),
+        (FEATURES.float() * 1e30, LABELS, {}, "image 0 has length inf"),
+        (FEATURES, LABELS, {"centre": FEATURES[3]}, "image 3 has length 0 .*centre"),
         (FEATURES, LABELS, {"centre": torch.zeros(3)}, r"centre .*\(6,\).*\(3,\)"),
         (FEATURES, LABELS, {"centre": torch.full((6,), torch.nan)}, "centre .*NaN"),
-        (FEATURES, LABELS, {"centre": FEATURES[3].numpy()}, "centre .*ndarray"),
         (FEATURES, LABELS, {"centred": True}, "centre"),
-        (FEATURES * 1e200, LABELS, {"normalise": False}, "infinite"),
-        (FEATURES.numpy(), LABELS, {}, "features .*ndarray"),
         (FEATURES, LABELS, {"classifier": "svm"}, "'svm'; .*'centroid', 'soft', 'knn'"),
         (FEATURES, LABELS.float(), {}, "labels must be whole numbers"),
         (FEATURES.long(), LABELS, {}, "features .*int64"),
         (FEATURES[:, :, None], LABELS, {}, r"features .*\(200, 6, 1\)"),
-        (FEATURES[:, :0], LABELS, {}, r"features .*\(200, 0\)"),
-        (FEATURES, LABELS, {"classifier": lambda _, query: query, "inductive": True}, r"75, 5\).*\(\d+, 75, 6\)"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
@@ -220,23 +210,6 @@ def test_bad_input_is_one_clear_sentence(
         evaluate_features(features, labels, **{"n_episodes": 10, **keywords})
 
 
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        ({"n_shots": ()}, "n_shots"),
-        ({"n_shots": 5}, r"n_shots .*\[5\]"),
-        ({"classifiers": ()}, "classifiers"),
-        ({"treatments": ()}, "treatments"),
-        ({"treatments": [Treatment(True, True)]}, "centre"),
-        ({"classifiers": "knn"}, r"classifiers .*\['knn'\]"),
-        ({"classifiers": ["knn", torch.cdist], "inductive": True}, "{'cdist': …}"),
-    ],
-)
-def test_nothing_to_measure(given: dict[str, Any], message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        evaluate_many(FEATURES, LABELS, **given)
-
-
 def test_settings_as_an_object_and_as_keywords_are_the_same() -> None:
     given: dict[str, Any] = {"n_way": 3, "n_shot": 2, "n_episodes": 30, "classifier": "soft", "normalise": False}
     spec = EvaluationSpec(**given)
@@ -245,8 +218,6 @@ def test_settings_as_an_object_and_as_keywords_are_the_same() -> None:
     assert whole.protocol == keywords.protocol
     changed = evaluate_features(FEATURES, LABELS, spec=spec, classifier="knn", centre=FEATURES[0] / 2, centred=False)
     assert (changed.protocol.classifier, changed.protocol.centred) == ("knn", False)
-    with pytest.raises(TypeError, match="n_shots"):
-        evaluate_features(FEATURES, LABELS, n_shots=5)  # type: ignore[call-arg]
 
 
 NAMES = tuple(f"class {label}" for label in range(8))

@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 from typing import Any
 
 import torch
@@ -21,11 +20,17 @@ from torch import Tensor
 
 from nearshot.episode_shape import EpisodeShape
 from nearshot.errors import InputError
-from nearshot.evaluation.classifiers import Classifier, FeatureClassifier, classifier_name, find_classifier
+from nearshot.evaluation.classifiers import (
+    CENTROID,
+    Classifier,
+    FeatureClassifier,
+    classifier_name,
+    find_classifier,
+)
 from nearshot.evaluation.episodes import Episodes, EpisodeSource, check_classes, digest_of
 from nearshot.evaluation.features import FeatureSet, prepare_features
 from nearshot.evaluation.guards import ContentGuard, check_unseen_classes
-from nearshot.evaluation.similarity import FAST, SimilarityBuffers
+from nearshot.evaluation.similarity import FAST, episode_similarities
 from nearshot.evaluation.spec import EvaluationSettings, EvaluationSpec
 from nearshot.evaluation.statistics import Accuracy, Protocol
 from nearshot.evaluation.ties import TIE, first_best
@@ -71,11 +76,18 @@ class Task:
     def of(cls, features: Tensor | FeatureSet, labels: Tensor | None, settings: Mapping[str, Any]) -> Task:
         """Check the arguments of an evaluation; `settings` are those of `TaskSettings`."""
         rest = dict(settings)
-        metadata = {name: rest.pop(name, None) for name in ("centre", "split", "fingerprint", "training_classes")}
+        about = {name: rest.pop(name, None) for name in ("centre", "split", "fingerprint", "training_classes")}
+        given: dict[str, Any] = {name: value for name, value in about.items() if value is not None}
         spec: EvaluationSpec = rest.pop("spec", None) or EvaluationSpec()
         episodes: Episodes | None = rest.pop("episodes", None)
         progress = rest.pop("progress", None)
-        data = _feature_set(features, labels, metadata)
+        if isinstance(features, FeatureSet):
+            data = replace(features, **given)
+        else:
+            data = FeatureSet(features, torch.as_tensor(labels), **given)
+        expected, shape = (len(data.features),), tuple(data.labels.shape)
+        if shape != expected:
+            raise InputError(f"labels must be one per image: expected shape {expected}, not {shape}.")
         if episodes is not None and "spec" not in settings:
             rest.setdefault("n_shot", episodes.shape.n_shot)
         spec = replace(spec, **rest)
@@ -113,25 +125,6 @@ class Task:
         return Accuracy.of_counts(tally.n_correct.sum(1), protocol)
 
 
-def _feature_set(features: Tensor | FeatureSet, labels: Tensor | None, metadata: dict[str, Any]) -> FeatureSet:
-    """Return features given as a `FeatureSet` or as tensors, with their metadata."""
-    if isinstance(features, FeatureSet):
-        training_classes = metadata.pop("training_classes")
-        for name, value in {"labels": labels, **metadata}.items():
-            if value is not None:
-                raise InputError(f"A FeatureSet has its own {name}; do not give {name} a second time.")
-        data = features if training_classes is None else replace(features, training_classes=training_classes)
-    elif isinstance(features, Tensor) and isinstance(labels, Tensor):
-        data = FeatureSet(features, labels, **metadata)
-    else:
-        came = f"{type(features).__name__} and {type(labels).__name__}"
-        raise InputError(f"features and labels must be tensors, not {came}. Use torch.as_tensor(…).")
-    expected, shape = (len(data.features),), tuple(data.labels.shape)
-    if shape != expected:
-        raise InputError(f"labels must be one per image: expected shape {expected}, not {shape}.")
-    return data
-
-
 @dataclass(frozen=True, eq=False)
 class Tally:
     """The correct answers of one classifier with some settings; `n_correct` is (episode, way), so far."""
@@ -144,8 +137,7 @@ class Tally:
     @classmethod
     def begin(cls, task: Task, spec: EvaluationSpec, name: str | None = None) -> Tally:
         """Return a tally without answers."""
-        dtype = torch.int16 if spec.n_query < 2**15 else torch.int32  # there may be millions of episodes
-        n_correct = torch.zeros(len(task.source), spec.n_way, dtype=dtype, device=task.data.features.device)
+        n_correct = torch.zeros(len(task.source), spec.n_way, dtype=torch.int32, device=task.data.features.device)
         classify = find_classifier(spec.classifier, spec.inductive)
         return cls(spec, name or classifier_name(spec.classifier), classify, n_correct)
 
@@ -163,13 +155,11 @@ class Tally:
         n_way, n_query = self.spec.n_way, self.spec.n_query
         scores = self.classify(support[:, :, : self.spec.n_shot], query)
         expected = (*query.shape[:2], n_way)
-        if not isinstance(scores, Tensor) or scores.shape != expected:
-            came = tuple(scores.shape) if isinstance(scores, Tensor) else type(scores).__name__
+        if scores.shape != expected or scores.isnan().any():
+            came = f"{tuple(scores.shape)}{' with NaN' if scores.isnan().any() else ''}"
             raise InputError(
                 f"Classifier {self.name!r} must return scores (episode, query, way) {expected} (got {came})."
             )
-        if scores.isnan().any():
-            raise InputError(f"Classifier {self.name!r} must not return NaN.")
         answers = first_best(scores) if self.is_defined else scores.max(2).indices
         truth = torch.arange(n_way, device=scores.device).repeat_interleave(n_query)  # (query,)
         return (answers == truth).view(-1, n_way, n_query).sum(2, dtype=torch.int32)
@@ -252,27 +242,30 @@ class _Fast:
 
     def __init__(self, data: FeatureSet, tallies: Sequence[Tally], shape: EpisodeShape) -> None:
         self.data, self.tallies, self.shape, self.spec = data, tallies, shape, tallies[0].spec
-        features = _around_zero(prepared(data, self.spec))
-        uses_means = {tally: isinstance(tally.classify, Classifier) and tally.classify.prototypes for tally in tallies}
-        means = sorted({tally.spec.n_shot for tally in tallies if uses_means[tally]})
-        squares = torch.linalg.vector_norm(features, dim=1).square()
-        needs_images = not all(uses_means.values())
-        self.buffers = partial(SimilarityBuffers, features, squares, shape, means, needs_images=needs_images)
-        on_cpu = features.device.type == "cpu"
-        self.at_once = EPISODES_AT_ONCE_CPU if on_cpu else _at_once(GATHERED_BYTES, features, shape)
-        self.at_once_exactly = _at_once(GATHERED_BYTES_EXACTLY, features, shape)
+        self.features = prepared(data, self.spec)
+        # Float32 has its digits around zero. Moving features there changes no distance.
+        mean, some = self.features.mean(0), self.features[:: max(1, len(self.features) // 256)]
+        if mean.square().sum() > 0.1 * some.square().sum(1).mean():
+            self.features = self.features - mean
+        self.squares = torch.linalg.vector_norm(self.features, dim=1).square()
+        self.shots_of_means = sorted({tally.spec.n_shot for tally in tallies if tally.classify == CENTROID})
+        self.needs_images = any(tally.classify != CENTROID for tally in tallies)
+        on_cpu = self.features.device.type == "cpu"
+        self.at_once = EPISODES_AT_ONCE_CPU if on_cpu else _at_once(GATHERED_BYTES, self.features, shape)
+        self.at_once_exactly = _at_once(GATHERED_BYTES_EXACTLY, self.features, shape)
         # Products round in units of the features' squared length, and normalised features in those of 1. No squared
         # distance is above 4 times that, and the definitions take what differs by TIE of the largest for a tie.
-        length = squares.max().sqrt()
+        length = self.squares.max().sqrt()
         size = length * (length.clamp(min=1) if self.spec.normalise else length)
-        self.tolerance = max(ROUNDING * torch.finfo(features.dtype).eps, 4 * TIE) * size
+        self.tolerance = max(ROUNDING * torch.finfo(self.features.dtype).eps, 4 * TIE) * size
 
     def answer(self, rows: Tensor, start: int) -> None:
         unsure: dict[Tally, list[Tensor]] = {tally: [] for tally in self.tallies}
-        buffers = self.buffers(at_once=min(self.at_once, len(rows)))
         for offset in range(0, len(rows), self.at_once):
             some = rows[offset : offset + self.at_once]
-            similarities = buffers.compute(some)
+            similarities = episode_similarities(
+                self.features, self.squares, some, self.shape, self.shots_of_means, images=self.needs_images
+            )
             for tally in self.tallies:
                 scores, gap = FAST[tally.classify](similarities, tally.spec.n_shot)  # type: ignore[index]
                 n_correct, is_unsure = count_correct(scores, gap, self.tolerance)
@@ -283,8 +276,7 @@ class _Fast:
             for part in range(0, len(episodes), self.at_once_exactly):
                 some = episodes[part : part + self.at_once_exactly]
                 features = _prepared_exactly(self.data, self.spec, rows[some])
-                n_correct = tally.count(*_support_and_query(features, self.shape))
-                tally.n_correct[start + some] = n_correct.to(tally.n_correct.dtype)
+                tally.n_correct[start + some] = tally.count(*_support_and_query(features, self.shape))
 
 
 def count_correct(scores: Tensor, gap: Tensor | None, tolerance: Tensor) -> tuple[Tensor, Tensor]:
@@ -316,13 +308,6 @@ def _prepared_exactly(data: FeatureSet, spec: EvaluationSpec, rows: Tensor | Non
     given = data.features if rows is None else data.features[rows.flatten()]
     found = prepared(replace(data, features=given.double()), spec)
     return found if rows is None else found.view(*rows.shape, -1)
-
-
-def _around_zero(features: Tensor) -> Tensor:
-    """Move features to around zero, where float32 has its digits, unless they are there; no distance changes."""
-    mean, some = features.mean(0), features[:: max(1, len(features) // 256)]
-    far = mean.square().sum() > 0.1 * some.square().sum(1).mean()
-    return features - mean if far else features
 
 
 def _support_and_query(features: Tensor, shape: EpisodeShape) -> tuple[Tensor, Tensor]:

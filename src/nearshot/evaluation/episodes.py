@@ -49,15 +49,13 @@ class Episodes:
     n_classes_left_out: ClassVar[int] = 0  # unknown here
 
     def __post_init__(self) -> None:
-        images = self.images.to(torch.int64, copy=True)  # the caller may change theirs
-        if images.ndim != 3 or self.images.is_floating_point() or len(images) == 0:
-            came = f"{self.images.dtype} {tuple(images.shape)}"
-            raise InputError(f"images must be whole numbers of shape (episode, way, query + shot) (got {came}).")
-        object.__setattr__(self, "images", images)
+        images = self.images
+        if images.ndim != 3 or images.is_floating_point() or len(images) == 0 or int(images.min()) < 0:
+            came = f"{images.dtype} {tuple(images.shape)}"
+            raise InputError(f"images must be indices from 0 on, of shape (episode, way, query + shot) (got {came}).")
+        object.__setattr__(self, "images", images.to(torch.int64, copy=True))  # the caller may change theirs
         _ = self.shape  # checks the numbers
         in_order = images.flatten(1).sort(1).values
-        if int(in_order[:, 0].min()) < 0:
-            raise InputError(f"images must not be negative (got {int(in_order[:, 0].min())}).")
         repeated = (in_order[:, 1:] == in_order[:, :-1]).nonzero()
         if len(repeated):
             episode, place = repeated[0].tolist()
@@ -118,8 +116,6 @@ class EpisodeSource:
             least = shape.images_per_class if spec.small_classes == "leave out" else int(spec.small_classes)
             by_class = by_class.without_small_classes(least)
         by_class.check(shape, "small_classes")
-        if max(shape.n_way, shape.images_per_class) >= 2**16 - 1 or len(labels) >= 2**31:
-            raise InputError(f"Episodes of {shape.n_way} ways × {shape.images_per_class} images are too large.")
         self.shape, self.seed, self._n_episodes = shape, spec.seed, spec.n_episodes
         self.n_classes_left_out = n_classes - len(by_class.classes)
         self._sizes, self._starts = by_class.sizes.numpy(), by_class.starts.numpy()
@@ -194,14 +190,12 @@ def read_episodes(path: str | Path, *, labels: Tensor, fingerprint: str) -> Epis
         raise FileFormatError(
             f"{path} has episodes of the dataset with fingerprint {metadata.get('fingerprint')!r}, not {fingerprint!r}."
         )
-    try:
-        images = torch.cat([tensors["query"], tensors["support"]], dim=2)
-    except (IndexError, RuntimeError) as error:
-        shapes = " and ".join(f"{name} {tuple(tensor.shape)}" for name, tensor in tensors.items())
-        raise FileFormatError(f"{path} must have (episode, way, image) twice, but has {shapes}.") from error
+    support, query = tensors["support"], tensors["query"]
+    if support.ndim != 3 or query.ndim != 3 or support.shape[:2] != query.shape[:2]:
+        shapes = f"support {tuple(support.shape)} and query {tuple(query.shape)}"
+        raise FileFormatError(f"{path} must have (episode, way, image) twice, but has {shapes}.")
     seed = metadata.get("seed", "")
-    n_query = tensors["query"].shape[2]
-    episodes = Episodes(images, n_query, int(seed) if seed.isdecimal() and len(seed) <= 20 else None)
+    episodes = Episodes(torch.cat([query, support], dim=2), query.shape[2], int(seed) if seed.isdecimal() else None)
     check_classes(episodes, labels)
     return episodes
 

@@ -8,7 +8,7 @@ from typing import Literal, TypedDict
 from nearshot.checks import convert_numpy_fields, is_integer
 from nearshot.episode_shape import EpisodeShape
 from nearshot.errors import InputError
-from nearshot.evaluation.classifiers import FeatureClassifier
+from nearshot.evaluation.classifiers import ClassifierOrName
 
 SmallClasses = Literal["raise", "leave out"] | int
 
@@ -36,7 +36,7 @@ class EvaluationSpec:
     n_query: int = 15
     n_episodes: int = 10_000
     seed: int = 0
-    classifier: str | FeatureClassifier = "centroid"
+    classifier: ClassifierOrName = "centroid"
     centred: bool | None = None
     normalise: bool = True
     small_classes: SmallClasses = "raise"
@@ -67,7 +67,7 @@ class EvaluationSettings(TypedDict, total=False):
     n_query: int
     n_episodes: int
     seed: int
-    classifier: str | FeatureClassifier
+    classifier: ClassifierOrName
     centred: bool
     normalise: bool
     small_classes: SmallClasses

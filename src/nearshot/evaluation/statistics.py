@@ -201,8 +201,6 @@ def pool_seeds(accuracies: Sequence[Accuracy]) -> PooledAccuracy:
 
     The models must have been measured on the same episodes, or each on episodes of its own.
     """
-    if not accuracies:
-        raise InputError("accuracies must not be empty.")
     _check_same_protocol([accuracy.protocol for accuracy in accuracies], "pooled", episodes="", seed=None)
     means = torch.tensor([accuracy.mean for accuracy in accuracies], dtype=torch.float64)
     together = torch.cat([accuracy.per_episode.double() for accuracy in accuracies])
@@ -240,8 +238,6 @@ def select_best(candidates: Mapping[Key, Accuracy]) -> Key:
     Accuracies are given by the names or epochs of models, with their split, as in `evaluate_features(…, split="val")`.
     Accuracies on a test split are refused: a model that is selected by them has no honest test accuracy.
     """
-    if not candidates:
-        raise InputError("candidates must not be empty.")
     for accuracy in candidates.values():
         split = accuracy.protocol.split
         if split is None:
