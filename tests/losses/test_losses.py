@@ -14,7 +14,6 @@ import pytest
 import torch
 from hypothesis import HealthCheck, assume, example, given, settings
 from torch import Tensor
-from torch.autograd import forward_ad
 
 import reference
 from nearshot.distances import DISTANCES, Distance, DistanceName, squared_euclidean
@@ -368,16 +367,6 @@ def test_32768_embeddings_in_under_two_gib_and_90_seconds() -> None:
     seconds, extra_mib = map(float, output.split())
     assert seconds < 90
     assert 10 < extra_mib < 2048
-
-
-@BOTH_WAYS
-@pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning")  # torch uses what it has deprecated
-def test_derivatives_go_forward() -> None:
-    embeddings, labels = random_batch(0, 8, 3, 3)
-    _, gradient = value_and_gradient(lambda z: nca_loss(z, labels), embeddings)
-    with forward_ad.dual_level():
-        loss = nca_loss(forward_ad.make_dual(embeddings, torch.ones_like(embeddings)), labels)
-        torch.testing.assert_close(forward_ad.unpack_dual(loss).tangent, gradient.sum())
 
 
 @BOTH_WAYS

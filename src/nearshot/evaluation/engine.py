@@ -27,11 +27,17 @@ from nearshot.evaluation.classifiers import (
     classifier_name,
     find_classifier,
 )
-from nearshot.evaluation.episodes import Episodes, EpisodeSource, check_classes, digest_of
-from nearshot.evaluation.features import FeatureSet, prepare_features
-from nearshot.evaluation.guards import ContentGuard, check_unseen_classes
+from nearshot.evaluation.episodes import (
+    ContentGuard,
+    Episodes,
+    EpisodeSource,
+    EvaluationSettings,
+    EvaluationSpec,
+    check_classes,
+    digest_of,
+)
+from nearshot.evaluation.features import FeatureSet, check_unseen_classes, prepare_features
 from nearshot.evaluation.similarity import FAST, episode_similarities
-from nearshot.evaluation.spec import EvaluationSettings, EvaluationSpec
 from nearshot.evaluation.statistics import Accuracy, Protocol
 from nearshot.evaluation.ties import TIE, first_best
 from nearshot.progress import with_progress

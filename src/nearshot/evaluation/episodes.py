@@ -1,4 +1,4 @@
-"""The episodes of an evaluation: the same for a seed on any machine.
+"""The settings and the episodes of an evaluation: the same for a seed on any machine.
 
 How an episode is drawn is part of the definition of a result, so it is defined here and depends on no library's
 generator. For a seed, the random number of a counter c is SplitMix64's finaliser of mix(seed) + c · 0x9E3779B97F4A7C15
@@ -18,19 +18,84 @@ import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import ClassVar, Unpack
+from typing import ClassVar, Literal, TypedDict, Unpack
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from nearshot.checks import convert_numpy_fields, is_integer
 from nearshot.episode_shape import EpisodeShape, ImagesByClass
-from nearshot.errors import FileFormatError, InputError
-from nearshot.evaluation.spec import EvaluationSettings, EvaluationSpec
+from nearshot.errors import FileFormatError, InputError, LeakError
+from nearshot.evaluation.classifiers import ClassifierOrName
 from nearshot.io import read_tensors, write_tensors
 
 FORMAT, VERSION = "nearshot-episodes", "1"
+
+
+SmallClasses = Literal["raise", "leave out"] | int
+
+
+@dataclass(frozen=True)
+class EvaluationSpec:
+    """An evaluation: which episodes are drawn, and how they are answered. The defaults are the paper's (Section 3.1).
+
+    Attributes:
+        n_way: classes per episode.
+        n_shot: support images per class.
+        n_query: query images per class.
+        n_episodes: the number of episodes.
+        seed: the seed of the episodes.
+        classifier: a name in `CLASSIFIERS`, a `Classifier`, or a function of support and query features.
+        centred: whether to subtract the training set's mean feature; by default, if it is known.
+        normalise: whether to divide each feature by its length.
+        small_classes: "raise" refuses classes with too few images; "leave out" skips them; a number skips those with
+            fewer images than that.
+        inductive: for a function of features, whether it looks at each query alone; the result says so.
+    """
+
+    n_way: int = 5
+    n_shot: int = 5
+    n_query: int = 15
+    n_episodes: int = 10_000
+    seed: int = 0
+    classifier: ClassifierOrName = "centroid"
+    centred: bool | None = None
+    normalise: bool = True
+    small_classes: SmallClasses = "raise"
+    inductive: bool | None = None
+
+    def __post_init__(self) -> None:
+        convert_numpy_fields(self)
+        EpisodeShape(self.n_way, self.n_shot, self.n_query)  # checks them
+        if not is_integer(self.n_episodes) or not 1 <= self.n_episodes < 2**31:
+            raise InputError(f"n_episodes must be a whole number from 1 to 2³¹ − 1 (got {self.n_episodes!r}).")
+        if not is_integer(self.seed) or not 0 <= self.seed < 2**64:
+            raise InputError(f"seed must be a whole number from 0 to 2⁶⁴ − 1 (got {self.seed!r}).")
+        small = self.small_classes
+        if small not in ("raise", "leave out") and not (is_integer(small) and int(small) > 0):
+            raise InputError(f"small_classes must be 'raise', 'leave out' or a number of at least 1 (got {small!r}).")
+
+    @property
+    def shape(self) -> EpisodeShape:
+        """Ways, shots and queries."""
+        return EpisodeShape(self.n_way, self.n_shot, self.n_query)
+
+
+class EvaluationSettings(TypedDict, total=False):
+    """The fields of `EvaluationSpec`, as keyword arguments."""
+
+    n_way: int
+    n_shot: int
+    n_query: int
+    n_episodes: int
+    seed: int
+    classifier: ClassifierOrName
+    centred: bool
+    normalise: bool
+    small_classes: SmallClasses
+    inductive: bool | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,6 +168,37 @@ def digest_of(batches: Iterable[Tensor], n_query: int) -> str:
         content.update(queries.tobytes())
     content.update(f"{queries.shape[1:]}".encode())
     return content.hexdigest()
+
+
+class ContentGuard:
+    """Refuses episodes in which a query is the same image as a support image, which would give the answer away.
+
+    `content` (image,) has a number for each image, equal for images that are the same pixel by pixel.
+    """
+
+    def __init__(self, content: Tensor) -> None:
+        _, self._group, size = content.cpu().unique(return_inverse=True, return_counts=True)
+        self._is_repeated = size[self._group] > 1  # (image,)
+
+    def check(self, drawn: Tensor, n_query: int, first_episode: int = 0) -> None:
+        """Check episodes (episode, way, query + shot), of which the first has the number `first_episode`."""
+        drawn = drawn.cpu()
+        suspects = (self._is_repeated[drawn].flatten(1).sum(1) > 1).nonzero()[:, 0]  # with two repeated images or more
+        query, support = drawn[suspects, :, :n_query].flatten(1), drawn[suspects, :, n_query:].flatten(1)
+        clashes = (self._group[support][:, :, None] == self._group[query][:, None]).nonzero()
+        if len(clashes):
+            episode, shot, question = clashes[0].tolist()
+            raise LeakError(
+                f"In {len(clashes[:, 0].unique())} of the episodes {first_episode} to "
+                f"{first_episode + len(drawn) - 1} a query is the same image as a support image: in episode "
+                f"{first_episode + int(suspects[episode])}, images {int(support[episode, shot])} and "
+                f"{int(query[episode, question])}. Remove one of each such pair from the dataset."
+            )
+
+
+def check_distinct_content(episodes: Episodes, content: Tensor) -> None:
+    """Refuse episodes in which a query is the same image as a support image, by a store's `content` (image,)."""
+    ContentGuard(content).check(episodes.images, episodes.n_query)
 
 
 class EpisodeSource:

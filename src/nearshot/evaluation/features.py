@@ -1,4 +1,4 @@
-"""Features: embedding, feature files, centring and normalising."""
+"""Features: embedding, feature files, centring and normalising; and guards against leaks from training."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from nearshot.distances import full_precision
 from nearshot.errors import FileFormatError, InputError, LeakError
 from nearshot.io import read_tensors, write_tensors
+from nearshot.text import counted, format_list
 
 FORMAT, VERSION = "nearshot-features", "1"
 NAMES = ("features", "labels", "centre", "content")
@@ -91,6 +92,19 @@ def check_evaluation_mode(network: Callable[..., object]) -> None:
             )
 
 
+def check_unseen_classes(training_classes: Iterable[str], evaluated_classes: Iterable[str]) -> None:
+    """Refuse to evaluate on classes that were trained on; few-shot accuracy is about new ones (Section 2.1).
+
+    >>> check_unseen_classes(["otter", "seal"], ["seal", "whale"])
+    Traceback (most recent call last):
+    nearshot.errors.LeakError: 1 evaluated class was trained on: 'seal'. ...
+    """
+    seen = sorted(set(training_classes) & set(evaluated_classes))
+    if seen:
+        n_seen = counted(len(seen), "evaluated class was", "evaluated classes were")
+        raise LeakError(f"{n_seen} trained on: {format_list(seen)}. Few-shot accuracy needs unseen classes.")
+
+
 def power_transform(features: Tensor, power: float) -> Tensor:
     """Raise each number to a power, and keep its sign: with 0.5, features of many images are less skewed (Hu et al.).
 
@@ -157,12 +171,9 @@ def load_features(path: str | Path) -> FeatureSet:
         raise InputError(f"There is no features file {path}.")
     with path.open("rb") as opened:
         is_archive = opened.read(2) == b"PK"  # as every `.npz` file
-    if is_archive:
-        metadata, tensors = {}, _read_npz(path)
-    else:
-        metadata, tensors = read_tensors(path)
-        if metadata.get("format") != FORMAT or metadata.get("version") != VERSION:
-            raise FileFormatError(f"{path} is not a features file of format version {VERSION}.")
+    metadata, tensors = _read_npz(path) if is_archive else read_tensors(path)
+    if metadata.get("format") != FORMAT or metadata.get("version") != VERSION:
+        raise FileFormatError(f"{path} is not a features file of format version {VERSION}.")
     features, labels, centre = (tensors.get(name) for name in ("features", "labels", "centre"))
     if features is None or labels is None:
         raise FileFormatError(f"{path} must have the arrays 'features' and 'labels' (got {sorted(tensors)}).")
@@ -185,7 +196,7 @@ def load_features(path: str | Path) -> FeatureSet:
     )
 
 
-def _read_npz(path: Path) -> dict[str, Tensor]:
+def _read_npz(path: Path) -> tuple[dict[str, str], dict[str, Tensor]]:
     try:
         with path.open("rb") as opened, np.load(opened, allow_pickle=False) as arrays:
             found = {name: arrays[name] for name in NAMES if name in arrays.files}
@@ -195,4 +206,5 @@ def _read_npz(path: Path) -> dict[str, Tensor]:
         if array.dtype.kind not in "biuf":
             raise FileFormatError(f"{path} has {name} of type {array.dtype}, not numbers. Number the classes from 0.")
     # torch knows this machine's byte order only.
-    return {name: torch.from_numpy(a.astype(a.dtype.newbyteorder("="), copy=False)) for name, a in found.items()}
+    tensors = {name: torch.from_numpy(a.astype(a.dtype.newbyteorder("="), copy=False)) for name, a in found.items()}
+    return {"format": FORMAT, "version": VERSION}, tensors

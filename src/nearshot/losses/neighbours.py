@@ -143,11 +143,11 @@ def loss_of_roles(
     device = roles.anchors.device.type
     n_pairs = len(roles.anchors) * len(roles.candidates)
     is_large = n_pairs >= (PAIRS_BEFORE_BLOCKS_CPU if device == "cpu" else PAIRS_BEFORE_BLOCKS)
-    # Blocks support neither `torch.func` nor forward differentiation.
-    is_special = is_transformed(roles.anchors) or is_transformed(roles.candidates)
-    is_special = is_special or (device == "cpu" and torch.compiler.is_compiling())
+    # Blocks do not support `torch.func`.
+    in_blocks = is_large and not is_transformed(roles.anchors) and not is_transformed(roles.candidates)
+    in_blocks = in_blocks and not (device == "cpu" and torch.compiler.is_compiling())
     with torch.autocast(device, enabled=False):
-        if isinstance(distance, str) and is_large and not is_special:
+        if isinstance(distance, str) and in_blocks:
             return blockwise_loss(_scaled(roles, distance, temperature), background)
         distances = measure(full_precision(roles.anchors), full_precision(roles.candidates))
         expected, shape = (len(roles.anchors), len(roles.candidates)), tuple(distances.shape)

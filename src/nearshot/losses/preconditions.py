@@ -10,7 +10,6 @@ import math
 
 import torch
 from torch import Tensor
-from torch.autograd import forward_ad
 
 from nearshot.errors import InputError
 
@@ -21,11 +20,8 @@ def values_can_be_read(tensor: Tensor) -> bool:
 
 
 def is_transformed(tensor: Tensor) -> bool:
-    """Whether a tensor is inside `torch.func` or forward-mode differentiation; False while compiling."""
-    if torch.compiler.is_compiling():  # where asking breaks the graph
-        return False
-    is_wrapped: bool = torch._C._functorch.is_functorch_wrapped_tensor(tensor)
-    return is_wrapped or forward_ad.unpack_dual(tensor).tangent is not None
+    """Whether a tensor is inside `torch.func`; False while compiling, where asking breaks the graph."""
+    return not torch.compiler.is_compiling() and bool(torch._C._functorch.is_functorch_wrapped_tensor(tensor))
 
 
 def checked_labels(labels: Tensor, embeddings: Tensor, name: str = "embeddings") -> Tensor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import torch
 import triton
@@ -39,7 +39,7 @@ def channels_of(width: int) -> int:
 
 def sharing(
     n_rows: int, width: int, *, rows: int, programs: int, **options: int
-) -> tuple[tuple[int, int], dict[str, int]]:
+) -> tuple[tuple[int, ...], dict[str, int]]:
     """Return the grid by channels and by rows, where about `programs` share all rows; and their sizes and options."""
     channels = channels_of(width)
     n_columns = width // channels
@@ -47,7 +47,7 @@ def sharing(
     return grid, {"rows": rows, "channels": channels, **options}
 
 
-def tiling(n_rows: int, width: int, *, rows: int, **options: int) -> tuple[tuple[int], dict[str, int]]:
+def tiling(n_rows: int, width: int, *, rows: int, **options: int) -> tuple[tuple[int, ...], dict[str, int]]:
     """Return the grid in which each program takes its rows and channels once; and their sizes and options."""
     channels = channels_of(width)
     return (width // channels * triton.cdiv(n_rows, rows),), {"rows": rows, "channels": channels, **options}
@@ -55,8 +55,8 @@ def tiling(n_rows: int, width: int, *, rows: int, **options: int) -> tuple[tuple
 
 def running_line(norm: nn.BatchNorm2d) -> Line:
     """Return a norm with its running statistics."""
-    scale = torch.rsqrt(norm.running_var + norm.eps)  # type: ignore[operator]
-    return Line(norm.running_mean, scale, norm.weight, norm.bias)  # type: ignore[arg-type]
+    mean, variance = cast(Tensor, norm.running_mean), cast(Tensor, norm.running_var)
+    return Line(mean, torch.rsqrt(variance + norm.eps), norm.weight, norm.bias)
 
 
 def batch_line(norm: nn.BatchNorm2d, sums: Tensor, n_rows: int) -> Line:
