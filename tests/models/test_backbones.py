@@ -208,5 +208,5 @@ def test_timm_models_take_a_weights_file_and_another_size(tmp_path: Path) -> Non
         assert load_backbone(f"{name}@{file}", input_size=96)(images(side=96)).shape == (2, loaded.embedding_dim)
     with pytest.raises(FileFormatError, match="weights.pth has no weights of timm:resnet10t"):
         load_backbone(f"timm:resnet10t@{file}")
-    with pytest.raises(InputError, match=r"no weights file .*gone.pth"):
+    with pytest.raises(InputError, match="gone.pth"):
         load_backbone(f"{name}@{tmp_path / 'gone.pth'}")

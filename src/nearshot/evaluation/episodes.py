@@ -73,9 +73,6 @@ class EvaluationSpec:
             raise InputError(f"n_episodes must be a whole number from 1 to 2³¹ − 1 (got {self.n_episodes!r}).")
         if not is_integer(self.seed) or not 0 <= self.seed < 2**64:
             raise InputError(f"seed must be a whole number from 0 to 2⁶⁴ − 1 (got {self.seed!r}).")
-        small = self.small_classes
-        if small not in ("raise", "leave out") and not (is_integer(small) and int(small) > 0):
-            raise InputError(f"small_classes must be 'raise', 'leave out' or a number of at least 1 (got {small!r}).")
 
     @property
     def shape(self) -> EpisodeShape:
@@ -276,9 +273,6 @@ def read_episodes(path: str | Path, *, labels: Tensor, fingerprint: str) -> Epis
 
     They are checked against the `labels` (image,) and the fingerprint of the dataset split.
     """
-    path = Path(path)
-    if not path.is_file():
-        raise InputError(f"There is no episodes file {path}.")
     metadata, tensors = read_tensors(path)
     if metadata.get("format") != FORMAT or metadata.get("version") != VERSION or tensors.keys() != {"support", "query"}:
         raise FileFormatError(f"{path} is not an episodes file of format version {VERSION}.")
@@ -287,9 +281,6 @@ def read_episodes(path: str | Path, *, labels: Tensor, fingerprint: str) -> Epis
             f"{path} has episodes of the dataset with fingerprint {metadata.get('fingerprint')!r}, not {fingerprint!r}."
         )
     support, query = tensors["support"], tensors["query"]
-    if support.ndim != 3 or query.ndim != 3 or support.shape[:2] != query.shape[:2]:
-        shapes = f"support {tuple(support.shape)} and query {tuple(query.shape)}"
-        raise FileFormatError(f"{path} must have (episode, way, image) twice, but has {shapes}.")
     seed = metadata.get("seed", "")
     episodes = Episodes(torch.cat([query, support], dim=2), query.shape[2], int(seed) if seed.isdecimal() else None)
     check_classes(episodes, labels)

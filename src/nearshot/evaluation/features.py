@@ -166,12 +166,9 @@ def load_features(path: str | Path) -> FeatureSet:
     Either has arrays `features` (image, dim) and `labels` (image,), and may have `centre` (dim,). Nothing in the file
     is executed.
     """
-    path = Path(path)
-    if not path.is_file():
-        raise InputError(f"There is no features file {path}.")
-    with path.open("rb") as opened:
+    with Path(path).open("rb") as opened:
         is_archive = opened.read(2) == b"PK"  # as every `.npz` file
-    metadata, tensors = _read_npz(path) if is_archive else read_tensors(path)
+    metadata, tensors = _read_npz(Path(path)) if is_archive else read_tensors(path)
     if metadata.get("format") != FORMAT or metadata.get("version") != VERSION:
         raise FileFormatError(f"{path} is not a features file of format version {VERSION}.")
     features, labels, centre = (tensors.get(name) for name in ("features", "labels", "centre"))

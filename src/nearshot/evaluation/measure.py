@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from nearshot.checks import to_python
-from nearshot.errors import FileFormatError, InputError
+from nearshot.errors import InputError
 from nearshot.evaluation.classifiers import ClassifierOrName, classifier_name
 from nearshot.evaluation.engine import Tally, Task, TaskSettings, answer
 from nearshot.evaluation.episodes import Episodes
@@ -121,11 +121,8 @@ class ClassAccuracy:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> ClassAccuracy:
         """Return the accuracy of which `as_dict` gave the values."""
-        try:
-            half = values["interval95"]
-            return cls(float(values["mean"]), math.nan if half is None else float(half), int(values["n_episodes"]))
-        except (KeyError, TypeError, ValueError) as error:
-            raise FileFormatError(f"This is not a saved accuracy of a class: {error!r}.") from error
+        half = values["interval95"]
+        return cls(values["mean"], math.nan if half is None else half, values["n_episodes"])
 
 
 def evaluate_classes(

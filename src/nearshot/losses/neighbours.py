@@ -137,8 +137,6 @@ def loss_of_roles(
 ) -> Tensor:
     """Return `neighbour_loss` of anchors and candidates that have been checked already."""
     check_temperature(temperature)
-    if not 0 <= background < 1:
-        raise InputError(f"background must be at least 0 and under 1, not {background}.")
     measure = look_up(DISTANCES, distance, "distance") if isinstance(distance, str) else distance
     device = roles.anchors.device.type
     n_pairs = len(roles.anchors) * len(roles.candidates)

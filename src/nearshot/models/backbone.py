@@ -53,8 +53,6 @@ class Backbone(nn.Module):
 
     def set_input_size(self, input_size: int) -> None:
         """Use the network for images of another side, with the same weights."""
-        if input_size < 1:
-            raise InputError(f"input_size must be at least 1 (got {input_size}).")
         self.spec = replace(self.spec, input_size=input_size)
 
     def stages(self, images: Tensor) -> list[Tensor]:

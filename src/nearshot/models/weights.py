@@ -209,25 +209,20 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
 
 def _is_valid(spec: Any) -> bool:
     """Whether a description has the fields that loading needs, in their types and ranges."""
-
-    def has_three_numbers(key: str) -> bool:
-        value = spec.get(key)
-        return isinstance(value, list) and [isinstance(x, float | int) and abs(x) < 1e6 for x in value] == [True] * 3
-
-    return (
-        isinstance(spec, dict)
-        and isinstance(spec.get("name"), str)
-        and type(spec.get("input_size")) is int
-        and 1 <= spec["input_size"] <= LARGEST_INPUT
-        and has_three_numbers("mean")
-        and has_three_numbers("std")
-        and all(value > 0 for value in spec["std"])
-        and spec.get("interpolation", "bilinear") in get_args(Interpolation)
-        and isinstance(spec.get("crop", 1.0), float | int)
-        and 0.1 <= spec.get("crop", 1.0) <= 1
-        and isinstance(spec.get("notes"), dict)
-        and all(isinstance(text, str) for note in spec["notes"].items() for text in note)
-    )
+    try:
+        return (
+            isinstance(spec["name"], str)
+            and type(spec["input_size"]) is int
+            and 1 <= spec["input_size"] <= LARGEST_INPUT
+            and len(spec["mean"]) == len(spec["std"]) == 3
+            and all(abs(float(number)) < 1e6 for number in (*spec["mean"], *spec["std"]))
+            and min(spec["std"]) > 0
+            and spec.get("interpolation", "bilinear") in get_args(Interpolation)
+            and 0.1 <= spec.get("crop", 1.0) <= 1
+            and all(isinstance(text, str) for note in spec["notes"].items() for text in note)
+        )
+    except (KeyError, TypeError, ValueError, AttributeError):
+        return False
 
 
 def _stored(name: str, tensor: Tensor, dtype: torch.dtype | None) -> Tensor:
