@@ -224,13 +224,6 @@ def test_by_default_a_thousand_episodes_are_adapted_to(images: Tensor) -> None:
     assert ask(spec=EvaluationSpec(n_episodes=9)).protocol.n_episodes == 9
 
 
-def test_fewer_shots_are_the_first_of_given_episodes(network: Any, images: Tensor) -> None:
-    episodes = sample_episodes(LABELS, **SHAPE | {"n_shot": 5})
-    fewer, drawn = (fine_tuned(network, images, optimiser=FASTER, episodes=given) for given in (episodes, None))
-    assert torch.equal(fewer.per_episode, drawn.per_episode)
-    assert fewer.protocol == drawn.protocol
-
-
 @pytest.mark.parametrize(
     ("given", "message"),
     [

@@ -244,18 +244,6 @@ def test_by_class_is_what_a_loop_over_queries_finds(classifier: Any) -> None:
     assert len({round(one.mean, 6) for one in found.values()}) > 1
 
 
-def test_the_classes_make_up_the_accuracy_and_small_ones_are_left_out() -> None:
-    labels = torch.where(torch.arange(200) < 195, LABELS, 99)
-    settings: dict[str, Any] = {"n_way": 3, "classifier": "soft", "small_classes": "leave out", "n_episodes": 250}
-    by_class = evaluate_classes(FEATURES, labels, **settings)
-    assert list(by_class) == list("01234567")
-    assert sum(one.n_episodes for one in by_class.values()) == 3 * 250
-    whole = evaluate_features(FEATURES, labels, **settings)
-    assert sum(one.mean * one.n_episodes for one in by_class.values()) / (3 * 250) == pytest.approx(whole.mean)
-    once = evaluate_classes(FEATURES, LABELS, n_way=2, n_episodes=1).values()
-    assert [(one.n_episodes, math.isnan(one.interval95), "±" in str(one)) for one in once] == [(1, True, False)] * 2
-
-
 @pytest.mark.parametrize("half", [0.25, math.nan])
 def test_the_accuracy_of_a_class_comes_back_from_json(half: float) -> None:
     one = ClassAccuracy(50.5, half, 7)

@@ -340,16 +340,6 @@ def test_a_backbone_learns_the_same(name: str, n_norms: int, n_shortcuts: int, c
         assert distance(got, expected) < 1e-3
 
 
-@pytest.mark.parametrize("training", [pytest.param(True, marks=SLOW), False])
-def test_a_fused_backbone_without_gradients(training: bool) -> None:
-    torch.manual_seed(0)
-    plain = build_backbone("resnet12", input_size=8).to(DEVICE).train(training)
-    images = tensor((3, 3, 8, 8), 0)
-    with torch.inference_mode():
-        expected, got = plain(images), fuse(copy.deepcopy(plain))(images)
-    assert distance(got, expected) < 1e-3
-
-
 # --- kernels that compute something else than PyTorch are found out before they are used -----------------------------
 
 

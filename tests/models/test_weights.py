@@ -129,7 +129,6 @@ def test_other_formats_are_refused_and_a_pickle_does_not_run(tmp_path: Path) -> 
     ("changes", "message"),
     [
         ({"metadata": {"version": "2"}}, "'2'.*version 1"),
-        ({"spec": {"name": "resnet12"}}, "resnet12"),
         ({"spec": {"name": "alexnet"}}, "'alexnet'"),
         ({"spec": {"name": "timm:hf-hub:someone/something"}}, "'timm:hf-hub:someone/something'"),
         ({"spec": {"input_size": 10**9}}, "description"),
@@ -139,7 +138,6 @@ def test_other_formats_are_refused_and_a_pickle_does_not_run(tmp_path: Path) -> 
         ({"metadata": {"spec": "[" * 100_000}}, "description"),
         ({"tensors": {"backbone.blocks.0.0.weight": torch.zeros(1)}}, r"blocks.0.0.weight.*\[1\].*\[64, 3, 3, 3\]"),
         ({"tensors": {"backbone.blocks.0.0.weight": None}}, "conv4.*blocks.0.0.weight"),
-        ({"tensors": {"backbone.extra": torch.zeros(1)}}, "conv4.*extra"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )

@@ -202,6 +202,4 @@ def _read_npz(path: Path) -> tuple[dict[str, str], dict[str, Tensor]]:
     for name, array in found.items():
         if array.dtype.kind not in "biuf":
             raise FileFormatError(f"{path} has {name} of type {array.dtype}, not numbers. Number the classes from 0.")
-    # torch knows this machine's byte order only.
-    tensors = {name: torch.from_numpy(a.astype(a.dtype.newbyteorder("="), copy=False)) for name, a in found.items()}
-    return {"format": FORMAT, "version": VERSION}, tensors
+    return {"format": FORMAT, "version": VERSION}, {name: torch.from_numpy(array) for name, array in found.items()}
