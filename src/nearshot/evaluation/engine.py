@@ -43,11 +43,9 @@ from nearshot.evaluation.ties import TIE, first_best
 from nearshot.progress import with_progress
 
 # Drawing has a fixed cost, so batches are long; but there should be several for each thread.
-EPISODES_PER_BATCH, LEAST_EPISODES_PER_BATCH, BATCHES_PER_THREAD = 1024, 128, 4
+EPISODES_PER_BATCH, LEAST_EPISODES_PER_BATCH, BATCHES_PER_THREAD = 512, 128, 4
 EPISODES_PER_BATCH_ELSEWHERE = 4096  # to fill a GPU
-EPISODES_AT_ONCE_CPU = 256  # their scores stay in a core's cache
-GATHERED_BYTES = 2**29
-GATHERED_BYTES_EXACTLY = 2**25
+GATHERED_BYTES_CPU, GATHERED_BYTES = 2**25, 2**29
 EPISODES_FOR_PROGRESS = 50_000
 # Rounding errors of similarities stay under a third of this many units in the last place of 1: see the tests.
 ROUNDING = 16
@@ -183,8 +181,11 @@ def answer(task: Task, tallies: Sequence[Tally]) -> str:
     all_defined = all(tally.is_defined for tally in tallies)
     n_threads = torch.get_num_threads() if device.type == "cpu" and all_defined else 1
     mode = torch.inference_mode if all_defined else torch.no_grad
-    share = max(len(source) // (BATCHES_PER_THREAD * n_threads), LEAST_EPISODES_PER_BATCH)
-    batch_size = min(share, EPISODES_PER_BATCH) if device.type == "cpu" else EPISODES_PER_BATCH_ELSEWHERE
+    if device.type == "cpu":
+        share = max(len(source) // (BATCHES_PER_THREAD * n_threads), LEAST_EPISODES_PER_BATCH)
+        batch_size = min(share, EPISODES_PER_BATCH)
+    else:
+        batch_size = min(EPISODES_PER_BATCH_ELSEWHERE, _at_once(task.data.features, source.shape))
     guard = None if task.data.content is None else ContentGuard(task.data.content)
 
     def answer_batch(start: int) -> Tensor:
@@ -229,8 +230,7 @@ class _Direct:
     def __init__(self, data: FeatureSet, tallies: Sequence[Tally], shape: EpisodeShape) -> None:
         self.tallies, self.shape = tallies, shape
         self.prepared = (_prepared_exactly if tallies[0].is_defined else prepared)(data, tallies[0].spec)
-        room = GATHERED_BYTES_EXACTLY if self.prepared.device.type == "cpu" else GATHERED_BYTES
-        self.at_once = _at_once(room, self.prepared, shape)
+        self.at_once = _at_once(self.prepared, shape)
 
     def answer(self, rows: Tensor, start: int) -> None:
         """Count the correct answers of a batch; `rows` (episode, image), the first is episode `start`."""
@@ -256,9 +256,6 @@ class _Fast:
         self.squares = torch.linalg.vector_norm(self.features, dim=1).square()
         self.shots_of_means = sorted({tally.spec.n_shot for tally in tallies if tally.classify == CENTROID})
         self.needs_images = any(tally.classify != CENTROID for tally in tallies)
-        on_cpu = self.features.device.type == "cpu"
-        self.at_once = EPISODES_AT_ONCE_CPU if on_cpu else _at_once(GATHERED_BYTES, self.features, shape)
-        self.at_once_exactly = _at_once(GATHERED_BYTES_EXACTLY, self.features, shape)
         # Products round in units of the features' squared length, and normalised features in those of 1. No squared
         # distance is above 4 times that, and the definitions take what differs by TIE of the largest for a tie.
         length = self.squares.max().sqrt()
@@ -266,21 +263,18 @@ class _Fast:
         self.tolerance = max(ROUNDING * torch.finfo(self.features.dtype).eps, 4 * TIE) * size
 
     def answer(self, rows: Tensor, start: int) -> None:
-        unsure: dict[Tally, list[Tensor]] = {tally: [] for tally in self.tallies}
-        for offset in range(0, len(rows), self.at_once):
-            some = rows[offset : offset + self.at_once]
-            similarities = episode_similarities(
-                self.features, self.squares, some, self.shape, self.shots_of_means, images=self.needs_images
-            )
-            for tally in self.tallies:
-                scores, gap = FAST[tally.classify](similarities, tally.spec.n_shot)  # type: ignore[index]
-                n_correct, is_unsure = count_correct(scores, gap, self.tolerance)
-                tally.n_correct[start + offset : start + offset + len(some)] = n_correct
-                unsure[tally].append(is_unsure)
-        for tally, masks in unsure.items():
-            episodes = torch.cat(masks).nonzero()[:, 0]  # the one moment in a batch when a GPU is waited for
-            for part in range(0, len(episodes), self.at_once_exactly):
-                some = episodes[part : part + self.at_once_exactly]
+        similarities = episode_similarities(
+            self.features, self.squares, rows, self.shape, self.shots_of_means, images=self.needs_images
+        )
+        unsure = {}
+        for tally in self.tallies:
+            scores, gap = FAST[tally.classify](similarities, tally.spec.n_shot)  # type: ignore[index]
+            tally.n_correct[start : start + len(rows)], unsure[tally] = count_correct(scores, gap, self.tolerance)
+        at_once = _at_once(self.features, self.shape)
+        for tally, is_unsure in unsure.items():
+            episodes = is_unsure.nonzero()[:, 0]  # the one moment in a batch when a GPU is waited for
+            for part in range(0, len(episodes), at_once):
+                some = episodes[part : part + at_once]
                 features = _prepared_exactly(self.data, self.spec, rows[some])
                 tally.n_correct[start + some] = tally.count(*_support_and_query(features, self.shape))
 
@@ -322,6 +316,7 @@ def _support_and_query(features: Tensor, shape: EpisodeShape) -> tuple[Tensor, T
     return features[:, n_queries:].unflatten(1, (shape.n_way, shape.n_shot)), features[:, :n_queries]
 
 
-def _at_once(room: int, features: Tensor, shape: EpisodeShape) -> int:
-    """Return how many episodes' features fit into `room` bytes."""
+def _at_once(features: Tensor, shape: EpisodeShape) -> int:
+    """Return how many episodes' features to gather at once."""
+    room = GATHERED_BYTES_CPU if features.device.type == "cpu" else GATHERED_BYTES
     return max(1, room // (shape.batch_size * features.shape[1] * features.element_size()))

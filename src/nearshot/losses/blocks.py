@@ -67,6 +67,13 @@ class _BlockwiseLoss(torch.autograd.Function):
         n_anchors, n_candidates = len(anchors), len(candidates)
         step = max(1, (PAIRS_PER_BLOCK_CPU if anchors.device.type == "cpu" else PAIRS_PER_BLOCK) // n_candidates)
         in_one_block = step >= n_anchors
+        # Sorted by class, the positives of a block's anchors are adjacent, and most columns need no mask. This reads
+        # the labels, which would make an accelerator wait.
+        by_class = kept_pairs is None and anchors.device.type == "cpu" and not in_one_block
+        if by_class:
+            anchor_labels, anchor_order = anchor_labels.sort(stable=True)
+            candidate_labels, candidate_order = candidate_labels.sort(stable=True)
+            anchors, candidates = anchors[anchor_order], candidates[candidate_order]
         anchor_lengths, candidate_lengths = anchors.square().sum(1), candidates.square().sum(1)
         log_background = math.log(background) if background else -math.inf
         loss = anchors.new_zeros(())
@@ -80,9 +87,10 @@ class _BlockwiseLoss(torch.autograd.Function):
                 logits[:, rows].fill_diagonal_(NOTHING)
             if kept_pairs is not None:
                 logits.masked_fill_(~kept_pairs[rows], NOTHING)
-            same_class = anchor_labels[rows, None] == candidate_labels
-            positives = torch.where(same_class, logits, NOTHING)
-            logits.masked_fill_(same_class, NOTHING)
+            columns = _columns_of_classes(anchor_labels[rows], candidate_labels) if by_class else slice(None)
+            same_class = anchor_labels[rows, None] == candidate_labels[columns]
+            positives = torch.where(same_class, logits[:, columns], NOTHING)
+            logits[:, columns].masked_fill_(same_class, NOTHING)
 
             log_positives, positives, positive_factor = _exponentiate(positives)
             log_negatives, negatives, negative_factor = _exponentiate(logits)
@@ -98,7 +106,7 @@ class _BlockwiseLoss(torch.autograd.Function):
 
             q = torch.where(counts, torch.sigmoid(-log_ratio), 0.0)  # (row, 1)
             by_distance = negatives.mul_(-q.masked_fill(behind, 0.0) * negative_factor)  # dL/dd² = −dL/dl
-            by_distance.addcmul_(positives, q * positive_factor)
+            by_distance[:, columns].addcmul_(positives, q * positive_factor)
             if one_tensor and in_one_block:  # each pair occurs from both ends: one product is enough
                 by_distance = by_distance + by_distance.T
                 anchor_gradient = (by_distance.sum(1, keepdim=True) * anchors).sub_(by_distance @ anchors)
@@ -109,6 +117,9 @@ class _BlockwiseLoss(torch.autograd.Function):
             candidate_gradient.sub_(by_distance.T @ anchors[rows])
 
         if wants_gradient:
+            if by_class:
+                anchor_gradient = anchor_gradient[anchor_order.argsort()]
+                candidate_gradient = candidate_gradient[candidate_order.argsort()]
             ctx.save_for_backward(anchor_gradient.mul_(2 / n_anchors), candidate_gradient.mul_(2 / n_anchors))
         return loss / n_anchors
 
@@ -122,6 +133,13 @@ class _BlockwiseLoss(torch.autograd.Function):
             )
         by_anchors, by_candidates = ctx.saved_tensors
         return by_anchors * loss_gradient, None, by_candidates * loss_gradient, *(None,) * 6
+
+
+def _columns_of_classes(row_labels: Tensor, column_labels: Tensor) -> slice:
+    """Return the columns that hold the classes of these rows; both labels are sorted."""
+    first = torch.searchsorted(column_labels, row_labels[:1])
+    last = torch.searchsorted(column_labels, row_labels[-1:], right=True)
+    return slice(min(int(first), len(column_labels) - 1), max(int(last), int(first) + 1))  # at least one
 
 
 def _exponentiate(logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
