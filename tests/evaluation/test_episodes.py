@@ -151,20 +151,14 @@ def test_overlapping_support_and_query_cannot_be_made() -> None:
     assert made.images[1, 2, 3] != images[1, 2, 3]  # changing what it was made of does not change it
     with pytest.raises(InputError, match="Episode 1 has image 12 twice"):
         Episodes(images, n_query=2)
-
-
-@pytest.mark.parametrize(
-    ("images", "n_query", "message"),
-    [
-        (torch.zeros(2, 3).long(), 1, "images .*int64"),
-        (torch.zeros(2, 3, 4).long(), 4, "n_shot must be at least 1"),
-        (torch.zeros(0, 3, 4).long(), 1, "shape"),
-        (-torch.arange(24).view(2, 3, 4), 1, "from 0 on"),
-    ],
-)
-def test_what_is_no_set_of_episodes(images: Tensor, n_query: int, message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        Episodes(images, n_query)
+    for wrong, message in (
+        (images[0], "shape"),
+        (images[:0], "shape"),
+        (-images, "from 0 on"),
+        (images[:, :, :2], "n_shot"),
+    ):
+        with pytest.raises(InputError, match=message):
+            Episodes(wrong, n_query=2)
 
 
 def test_episodes_come_back_from_their_file(tmp_path: Path) -> None:

@@ -210,16 +210,6 @@ def test_bad_input_is_one_clear_sentence(
         evaluate_features(features, labels, **{"n_episodes": 10, **keywords})
 
 
-def test_settings_as_an_object_and_as_keywords_are_the_same() -> None:
-    given: dict[str, Any] = {"n_way": 3, "n_shot": 2, "n_episodes": 30, "classifier": "soft", "normalise": False}
-    spec = EvaluationSpec(**given)
-    whole, keywords = evaluate_features(FEATURES, LABELS, spec=spec), evaluate_features(FEATURES, LABELS, **given)
-    assert torch.equal(whole.per_episode, keywords.per_episode)
-    assert whole.protocol == keywords.protocol
-    changed = evaluate_features(FEATURES, LABELS, spec=spec, classifier="knn", centre=FEATURES[0] / 2, centred=False)
-    assert (changed.protocol.classifier, changed.protocol.centred) == ("knn", False)
-
-
 NAMES = tuple(f"class {label}" for label in range(8))
 
 

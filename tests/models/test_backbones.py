@@ -10,8 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from nearshot.errors import FileFormatError, InputError, MissingExtraError
-from nearshot.models import BACKBONES, Backbone, LinearHead, ProjectionHead, build_backbone, load_backbone
-from nearshot.models.backbone import average_over_places
+from nearshot.models import BACKBONES, Backbone, build_backbone, load_backbone
 from nearshot.models.kernels import can_fuse, fuse
 from nearshot.models.kernels.ops import kernels_run
 from nearshot.models.layers import DropBlock, fold_batch_norms
@@ -129,13 +128,6 @@ def test_the_same_network_with_and_without_dropblock(plain: str, side: int) -> N
         assert (maps == 0).float().mean() > (alone == 0).float().mean() + 0.02
 
 
-def test_heads() -> None:
-    embeddings, projection = torch.randn(4, 640), ProjectionHead(640)
-    assert projection(embeddings).shape == (4, 128)
-    assert n_parameters(projection) == 640 * 128
-    assert LinearHead(640, 64)(embeddings).shape == (4, 64)
-
-
 @pytest.mark.skipif(HAS_TIMM, reason="timm is installed")
 def test_timm_names_its_extra() -> None:
     with pytest.raises(MissingExtraError, match=r"pip install 'nearshot\[timm\]'"):
@@ -183,15 +175,6 @@ def test_where_kernels_do_not_run_nothing_is_fused(caplog: pytest.LogCaptureFixt
     kernels_run.cache_clear()  # it says why once
     assert not can_fuse(build_backbone("conv4-32", input_size=16), torch.device("cuda"))
     assert len(caplog.records) == (importlib.util.find_spec("triton") is not None)
-
-
-@pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
-def test_the_pooled_gradient_has_channels_last(memory_format: torch.memory_format) -> None:
-    """Whatever the maps have: so it need not be turned round for the kernels."""
-    maps = torch.randn(3, 8, 5, 4).contiguous(memory_format=memory_format).requires_grad_()
-    torch.testing.assert_close(average_over_places(maps), maps.mean((2, 3)), rtol=0, atol=0)
-    (gradient,) = torch.autograd.grad(average_over_places(maps).square().sum(), maps)
-    assert gradient.is_contiguous(memory_format=torch.channels_last)
 
 
 @needs_timm
