@@ -142,10 +142,11 @@ def prepare_features(features: Tensor, *, centre: Tensor | None = None, normalis
     lengths: Tensor = features.norm(dim=1, keepdim=True)
     if not 0 < lengths.min() <= lengths.max() < torch.inf:
         row = int(((lengths == 0) | lengths.isinf()).nonzero()[0, 0])
+        wrong = "zero" if lengths[row] == 0 else "too large"
         after = " once the centre is subtracted" if centre is not None else ""
         raise InputError(
-            f"The feature of image {row} has length {float(lengths[row]):g}{after}, so it has no direction. "
-            "Use normalise=False, or find out why the network returns this."
+            f"The feature of image {row} is {wrong}{after}, so it has no direction. Use normalise=False, or find out "
+            "why the network returns it."
         )
     # In place if the memory is ours: fresh memory costs more than the division.
     return features / lengths if centre is None else features.div_(lengths)
