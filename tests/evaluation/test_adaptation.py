@@ -16,7 +16,6 @@ from nearshot.evaluation import (
     CLASSIFIERS,
     Accuracy,
     Adam,
-    EvaluationSpec,
     adaptation,
     embed,
     evaluate_features,
@@ -214,14 +213,6 @@ def test_the_rest_of_the_protocol_is_that_of_plain_features(network: Any, images
     backwards: Any = {"classifier": lambda s, q: -CLASSIFIERS["centroid"](s, q), "inductive": False}
     result = mapped(features, optimiser=NONE, **backwards)
     assert (result.protocol.classifier, result.protocol.inductive) == ("<lambda>", False)
-
-
-def test_by_default_a_thousand_episodes_are_adapted_to(images: Tensor) -> None:
-    network = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(768, 2)).double().eval()
-    shape: Any = {"n_way": 2, "n_shot": 2, "n_query": 1}
-    ask: Any = partial(evaluate_fine_tuned, network, images, LABELS, loss=nca_loss, optimiser=NONE, **shape)
-    assert ask().protocol.n_episodes == 1000
-    assert ask(spec=EvaluationSpec(n_episodes=9)).protocol.n_episodes == 9
 
 
 @pytest.mark.parametrize(

@@ -108,6 +108,17 @@ def test_hardly_any_episode_is_answered_again(name: str, monkeypatch: pytest.Mon
     assert n_again < 20
 
 
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_every_episode_is_answered_on_a_gpu_as_on_the_cpu() -> None:
+    features = features_for(LABELS, dim=64, noise=3.0).float()
+    given: Any = {"n_episodes": 5000, "classifiers": list(CLASSIFIERS)}
+    here = evaluate_many(features, LABELS, centre=features.mean(0), **given)
+    there = evaluate_many(features.cuda(), LABELS, centre=features.mean(0).cuda(), **given)
+    for key, accuracy in here.items():
+        assert torch.equal(accuracy.per_episode, there[key].per_episode.cpu())
+        assert accuracy.protocol == there[key].protocol
+
+
 def test_threads_give_results_in_order_and_are_left_as_they_were() -> None:
     before = torch.get_num_threads()
     for n_threads in (1, 3):

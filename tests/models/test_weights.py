@@ -147,14 +147,8 @@ def test_damaged_files_say_what_is_wrong(saved: Path, changes: dict[str, Any], m
 
 
 def test_a_missing_file_says_so(tmp_path: Path) -> None:
-    save_backbone(build_backbone("conv4"), tmp_path / "mine.safetensors")
-    for name, message in (
-        ("resnet99", "'resnet99'.*there are: .*resnet12-nca-cifar-fs"),
-        ("resnet12-nca-cifarfs", "Did you mean 'resnet12-nca-cifar-fs'"),
-        (str(tmp_path / "mime.safetensors"), "Did you mean '.*mine.safetensors'"),
-    ):
-        with pytest.raises(InputError, match=message):
-            load_backbone(name)
+    with pytest.raises(InputError, match="'resnet12-nca-cifarfs'.*resnet12-nca-cifar-fs"):
+        load_backbone("resnet12-nca-cifarfs")
     with pytest.raises(NearshotError, match="such"):
         save_backbone(build_backbone("conv4"), tmp_path / "no" / "such" / "w.safetensors")
 

@@ -98,14 +98,13 @@ def evaluate_fine_tuned(
     def features_after(rows: Tensor) -> Tensor:
         episode = images[rows[0].to(images.device)].to(device)  # (image, 3, h, w)
         tuned = copy.deepcopy(network)
-        norms = [one for one in tuned.modules() if isinstance(one, _BatchNorm)] if batch_norm == "support" else []
-        tracked = [norm.track_running_stats for norm in norms]
-        for norm in norms:  # batch norm trains, but no dropout, and its running statistics do not change
-            norm.training, norm.track_running_stats = True, False
+        for module in tuned.modules():
+            if batch_norm == "support" and isinstance(module, _BatchNorm):
+                # It trains, but dropout does not, and its running statistics do not change.
+                module.training, module.track_running_stats = True, False
         trained = [parameter for parameter in tuned.parameters() if parameter.requires_grad]
         optimiser.minimise(lambda: loss(tuned(episode[: shape.n_support]), support_labels), trained)
-        for norm, was_tracked in zip(norms, tracked, strict=True):
-            norm.training, norm.track_running_stats = False, was_tracked
+        tuned.eval()
         with torch.no_grad():
             extracted = tuned(episode) if features is None else features(tuned, episode)
         return prepared(replace(task.data, features=extracted), task.spec)[None]
