@@ -92,19 +92,16 @@ seeds = st.integers(0, 2**31)
 shapes = st.builds(EpisodeShape, st.integers(2, 4), st.integers(1, 3), st.integers(1, 3))
 
 
-def on_support_and_query(loss: Callable[..., Tensor], z: Tensor, y: Tensor) -> Tensor:
-    return loss(z[:8], y[:8], z[8:], y[8:])
+def of_support(loss: Callable[..., Tensor], **settings: Any) -> Callable[[Tensor, Tensor], Tensor]:
+    return lambda z, y: loss(z[:8], y[:8], z[8:], y[8:], **settings)
 
 
 # Losses of a batch and its labels, and their loops. There are three classes; the first 8 images may be a support set.
 BATCH_LOSSES: dict[str, tuple[Callable[[Tensor, Tensor], Tensor], Callable[[Tensor, Tensor], Tensor]]] = {
     "NCA": (nca_loss, reference.nca),
-    "prototypical": tuple(partial(on_support_and_query, one) for one in (prototypical_loss, reference.prototypical)),
-    "matching": tuple(partial(on_support_and_query, one) for one in (matching_loss, reference.matching)),
-    "original matching": (
-        partial(on_support_and_query, partial(matching_loss, distance="cosine")),
-        partial(on_support_and_query, reference.matching_cosine),
-    ),
+    "prototypical": (of_support(prototypical_loss), of_support(reference.prototypical)),
+    "matching": (of_support(matching_loss), of_support(reference.matching)),
+    "original matching": (of_support(matching_loss, distance="cosine"), of_support(reference.matching_cosine)),
     "supervised contrastive": (
         partial(supervised_contrastive_loss, temperature=0.5),
         partial(reference.supervised_contrastive, temperature=0.5),

@@ -12,8 +12,7 @@ from torch import Tensor
 from nearshot.distances import DISTANCES, Distance, DistanceName, full_precision
 from nearshot.errors import look_up
 from nearshot.losses.blocks import NOTHING
-from nearshot.losses.neighbours import nca_loss
-from nearshot.losses.preconditions import check_fraction, check_temperature, checked_labels
+from nearshot.losses.neighbours import check_fraction, check_temperature, checked_labels, nca_loss
 
 
 def cross_entropy_loss(logits: Tensor, labels: Tensor, *, label_smoothing: float = 0.0) -> Tensor:

@@ -9,8 +9,7 @@ from nearshot.distances import Distance, DistanceName, full_precision
 from nearshot.episode_shape import EpisodeShape
 from nearshot.errors import InputError
 from nearshot.losses.blocks import Roles
-from nearshot.losses.neighbours import loss_of_roles, neighbour_loss
-from nearshot.losses.preconditions import checked_labels, values_can_be_read
+from nearshot.losses.neighbours import checked_labels, loss_of_roles, neighbour_loss, values_can_be_read
 
 
 def prototypical_loss(

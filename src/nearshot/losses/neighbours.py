@@ -1,6 +1,10 @@
 """The one loss: each anchor should pick a same-class neighbour among its candidates.
 
 In Neighbourhood Component Analysis every image of a batch is an anchor, and all the others are its candidates.
+
+The checks at the end are those of all losses. Shapes and types are always checked. Values (NaN, a negative temperature)
+are checked on the CPU only: reading a value from an accelerator makes the host wait for it in every step. There, NaN in
+gives NaN out.
 """
 
 from __future__ import annotations
@@ -14,13 +18,6 @@ from torch import Tensor
 from nearshot.distances import DISTANCES, Distance, DistanceName, full_precision, unit_length
 from nearshot.errors import InputError, look_up
 from nearshot.losses.blocks import NOTHING, Roles, blockwise_loss
-from nearshot.losses.preconditions import (
-    check_fraction,
-    check_temperature,
-    checked_labels,
-    is_transformed,
-    values_can_be_read,
-)
 
 # From this many pairs, the loss is computed in blocks: on a CPU where that is faster, elsewhere to save memory.
 PAIRS_BEFORE_BLOCKS_CPU = 2**17
@@ -196,3 +193,48 @@ def _scaled(roles: Roles, distance: DistanceName, temperature: float | Tensor) -
     anchors = scaled(roles.anchors)
     candidates = anchors if roles.candidates is roles.anchors else scaled(roles.candidates)
     return roles._replace(anchors=anchors, candidates=candidates)
+
+
+def values_can_be_read(tensor: Tensor) -> bool:
+    """Whether reading a value is free: on the CPU, outside `torch.compile` and `torch.func`."""
+    return tensor.device.type == "cpu" and not torch.compiler.is_compiling() and not is_transformed(tensor)
+
+
+def is_transformed(tensor: Tensor) -> bool:
+    """Whether a tensor is inside `torch.func`; False while compiling, where asking breaks the graph."""
+    return not torch.compiler.is_compiling() and bool(torch._C._functorch.is_functorch_wrapped_tensor(tensor))
+
+
+def checked_labels(labels: Tensor, embeddings: Tensor, name: str = "embeddings") -> Tensor:
+    """Return labels (image,) as int64; raise an error unless both are usable. `name` is that of the embeddings."""
+    if embeddings.ndim != 2 or not embeddings.is_floating_point() or embeddings.numel() == 0:
+        raise InputError(
+            f"{name} must be a floating-point matrix (image, feature) with at least one of each, not "
+            f"{embeddings.dtype} of shape {tuple(embeddings.shape)}."
+        )
+    if labels.shape != (len(embeddings),) or labels.is_floating_point():
+        raise InputError(
+            f"The labels of {name} must be one whole number per image: expected shape ({len(embeddings)},), not "
+            f"{labels.dtype} of shape {tuple(labels.shape)}."
+        )
+    if values_can_be_read(embeddings) and not embeddings.detach().sum().isfinite():  # the sum is quick to compute
+        bad_rows = (~embeddings.detach().isfinite()).any(1).nonzero()
+        if len(bad_rows):
+            raise InputError(f"{name} has NaN or infinity, first in row {int(bad_rows[0])}. Did training diverge?")
+    return labels.long()
+
+
+def check_temperature(temperature: float | Tensor) -> None:
+    """Raise an error unless a temperature is one positive number."""
+    if isinstance(temperature, Tensor):
+        if not values_can_be_read(temperature):
+            return
+        temperature = float(temperature.detach())
+    if not 0 < temperature < math.inf:
+        raise InputError(f"temperature must be a positive number, not {temperature}.")
+
+
+def check_fraction(value: float, name: str) -> None:
+    """Raise an error unless a value is in [0, 1]."""
+    if not 0 <= value <= 1:
+        raise InputError(f"{name} must be between 0 and 1, not {value}.")
