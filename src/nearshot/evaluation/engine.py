@@ -190,6 +190,8 @@ def answer(task: Task, tallies: Sequence[Tally]) -> str:
 
     def answer_batch(start: int) -> Tensor:
         drawn = source.draw(start, min(start + batch_size, len(source)))
+        if guard is not None:
+            guard.check(drawn, n_query, start)
         with mode(), torch.autocast(device.type, enabled=False):
             # (episode, image): queries of all ways, then support of all ways
             rows = torch.cat([drawn[:, :, :n_query].flatten(1), drawn[:, :, n_query:].flatten(1)], dim=1).to(device)
@@ -197,17 +199,11 @@ def answer(task: Task, tallies: Sequence[Tally]) -> str:
                 one.answer(rows, start)
         return drawn
 
-    def checked() -> Iterator[Tensor]:
-        starts = range(0, len(source), batch_size)
-        show = False if task.progress is None and len(source) < EPISODES_FOR_PROGRESS else task.progress
-        batches = in_threads(answer_batch, starts, n_threads)
-        for start in with_progress(starts, f"{len(source):,} episodes", show=show):
-            drawn = next(batches)
-            if guard is not None:
-                guard.check(drawn, n_query, start)
-            yield drawn
-
-    return digest_of(checked(), n_query)
+    starts = range(0, len(source), batch_size)
+    show = False if task.progress is None and len(source) < EPISODES_FOR_PROGRESS else task.progress
+    bar = with_progress(starts, f"{len(source):,} episodes", show=show)
+    batches = in_threads(answer_batch, starts, n_threads)
+    return digest_of((drawn for _, drawn in zip(bar, batches, strict=True)), n_query)
 
 
 def in_threads(work: Callable[[int], Tensor], starts: Iterable[int], n_threads: int) -> Iterator[Tensor]:
