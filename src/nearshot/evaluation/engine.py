@@ -43,7 +43,7 @@ from nearshot.evaluation.ties import TIE, first_best
 from nearshot.progress import with_progress
 
 # Drawing has a fixed cost, so batches are long; but there should be several for each thread.
-EPISODES_PER_BATCH, LEAST_EPISODES_PER_BATCH, BATCHES_PER_THREAD = 512, 128, 4
+EPISODES_PER_BATCH, LEAST_EPISODES_PER_BATCH, BATCHES_PER_THREAD = 1024, 128, 4
 EPISODES_PER_BATCH_ELSEWHERE = 4096  # to fill a GPU
 GATHERED_BYTES_CPU, GATHERED_BYTES = 2**25, 2**29
 EPISODES_FOR_PROGRESS = 50_000
@@ -141,7 +141,8 @@ class Tally:
     @classmethod
     def begin(cls, task: Task, spec: EvaluationSpec, name: str | None = None) -> Tally:
         """Return a tally without answers."""
-        n_correct = torch.zeros(len(task.source), spec.n_way, dtype=torch.int32, device=task.data.features.device)
+        dtype = torch.int16 if spec.n_query < 2**15 else torch.int32  # there may be millions of episodes
+        n_correct = torch.zeros(len(task.source), spec.n_way, dtype=dtype, device=task.data.features.device)
         classify = find_classifier(spec.classifier, spec.inductive)
         return cls(spec, name or classifier_name(spec.classifier), classify, n_correct)
 
@@ -272,7 +273,8 @@ class _Fast:
             for part in range(0, len(episodes), at_once):
                 some = episodes[part : part + at_once]
                 features = _prepared_exactly(self.data, self.spec, rows[some])
-                tally.n_correct[start + some] = tally.count(*_support_and_query(features, self.shape))
+                n_correct = tally.count(*_support_and_query(features, self.shape))
+                tally.n_correct[start + some] = n_correct.to(tally.n_correct.dtype)
 
 
 def count_correct(scores: Tensor, gap: Tensor | None, tolerance: Tensor) -> tuple[Tensor, Tensor]:
