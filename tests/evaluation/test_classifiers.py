@@ -102,8 +102,10 @@ def test_other_k(k: int) -> None:
     assert knn(k=k)(support, query).argmax(1).tolist() == [reference.knn_answer(support, one, k) for one in query]
     with pytest.raises(InputError, match="k must be at most 12"):
         knn(k=13)(support, query)
-    with pytest.raises(InputError, match="k must be at least 1"):
-        knn(k=0)
+    wrong: dict[str, Any]
+    for wrong in ({"ties": "last"}, {"k": 0}):
+        with pytest.raises(InputError, match=next(iter(wrong))):
+            knn(**wrong)
 
 
 def test_an_added_classifier_gives_its_own_answers_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:

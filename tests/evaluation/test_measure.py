@@ -141,6 +141,9 @@ def test_a_feature_set_brings_all_it_knows() -> None:
     assert (accuracy.protocol.split, accuracy.protocol.fingerprint) == ("val", "0123")
     plain = evaluate_features(FEATURES, LABELS, n_episodes=100, centre=FEATURES.mean(0))
     assert torch.equal(accuracy.per_episode, plain.per_episode)
+    other = evaluate_features(data, LABELS.flip(0), n_episodes=100, centre=FEATURES[0] / 2)  # what is given wins
+    alone = evaluate_features(FEATURES, LABELS.flip(0), n_episodes=100, centre=FEATURES[0] / 2)
+    assert torch.equal(other.per_episode, alone.per_episode)
     with pytest.raises(LeakError, match="1 .*'class 3'"):
         evaluate_features(data, n_episodes=100, training_classes=["class 3", "other"])
     with pytest.raises(InputError, match="training_classes .*class_names"):

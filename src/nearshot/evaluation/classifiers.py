@@ -143,6 +143,8 @@ def knn(k: int | None = None, ties: Literal["nearest", "first"] = "nearest") -> 
     """
     if k is not None and k < 1:
         raise InputError(f"k must be at least 1 (got {k}).")
+    if ties not in ("nearest", "first"):
+        raise InputError(f"ties must be 'nearest' or 'first' (got {ties!r}).")
     given = ([] if k is None else [f"k={k}"]) + ([] if ties == "nearest" else [f"ties={ties!r}"])
     name = f"knn({', '.join(given)})" if given else "knn"
     return Classifier(name, partial(_knn_scores, k=k, ties=ties))

@@ -78,17 +78,15 @@ class Task:
 
     @classmethod
     def of(cls, features: Tensor | FeatureSet, labels: Tensor | None, settings: Mapping[str, Any]) -> Task:
-        """Check the arguments of an evaluation; `settings` are those of `TaskSettings`."""
+        """Check the arguments of an evaluation. `settings`, those of `TaskSettings`, win over what a `FeatureSet` has."""
         rest = dict(settings)
         about = {name: rest.pop(name, None) for name in ("centre", "split", "fingerprint", "training_classes")}
+        about["labels"] = labels
         given: dict[str, Any] = {name: value for name, value in about.items() if value is not None}
         spec: EvaluationSpec = rest.pop("spec", None) or EvaluationSpec()
         episodes: Episodes | None = rest.pop("episodes", None)
         progress = rest.pop("progress", None)
-        if isinstance(features, FeatureSet):
-            data = replace(features, **given)
-        else:
-            data = FeatureSet(features, torch.as_tensor(labels), **given)
+        data = replace(features, **given) if isinstance(features, FeatureSet) else FeatureSet(features, **given)
         expected, shape = (len(data.features),), tuple(data.labels.shape)
         if shape != expected:
             raise InputError(f"labels must be one per image: expected shape {expected}, not {shape}.")
