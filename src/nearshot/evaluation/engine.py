@@ -78,7 +78,7 @@ class Task:
 
     @classmethod
     def of(cls, features: Tensor | FeatureSet, labels: Tensor | None, settings: Mapping[str, Any]) -> Task:
-        """Check the arguments of an evaluation. `settings`, those of `TaskSettings`, win over what a `FeatureSet` has."""
+        """Check the arguments of an evaluation. `settings` are those of `TaskSettings`; they win over a feature set."""
         rest = dict(settings)
         about = {name: rest.pop(name, None) for name in ("centre", "split", "fingerprint", "training_classes")}
         about["labels"] = labels
