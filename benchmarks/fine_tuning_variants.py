@@ -88,7 +88,7 @@ def adapted(name: str, network: TrainedNetwork, store: Store, images: Tensor | N
         return evaluate_mahalanobis(features, store.labels, loss=nca_loss, optimiser=MAHALANOBIS[name], **asked)
     if images is None:
         raise ValueError("Fine-tuning needs the images.")
-    return evaluate_fine_tuned(network.network(), images, store.labels, episodes_at_once=1, **FINE_TUNED[name], **asked)
+    return evaluate_fine_tuned(network.network(), images, store.labels, **FINE_TUNED[name], **asked)
 
 
 def row_of(accuracy: Accuracy, plain: Accuracy) -> dict[str, Any]:

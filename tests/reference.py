@@ -165,7 +165,7 @@ def cross_entropy(logits: Tensor, labels: Tensor, smoothing: float) -> Tensor:
     for row, label in zip(logits, labels, strict=True):
         normaliser = sum((torch.exp(value) for value in row), row.new_zeros(()))
         for k, value in enumerate(row):
-            target = (1 - smoothing) * (k == label) + smoothing / len(row)
+            target = (1 - smoothing) * bool(k == label) + smoothing / len(row)
             total = total - target * torch.log(torch.exp(value) / normaliser)
     return total / len(logits)
 

@@ -24,7 +24,7 @@ from nearshot.evaluation import (
     prepare_features,
     similarity,
 )
-from nearshot.evaluation.similarity import SimilarityBuffers
+from nearshot.evaluation.similarity import episode_similarities
 
 
 @pytest.mark.parametrize("offset", [0.125, 30.125, 20_000.125])
@@ -55,8 +55,7 @@ def test_answers_do_not_depend_on_how_many_episodes_there_is_room_for(monkeypatc
     classifiers: Any = {name: name for name in CLASSIFIERS} | {"own": own}
     measure = functools.partial(evaluate_many, features, LABELS, n_episodes=20, classifiers=classifiers, inductive=True)
     expected = measure()
-    small = {"GATHERED_BYTES_EXACTLY": 1, "EPISODES_AT_ONCE_CPU": 3, "LEAST_EPISODES_PER_BATCH": 7}
-    for name, value in small.items():
+    for name, value in (("GATHERED_BYTES_CPU", 1), ("LEAST_EPISODES_PER_BATCH", 7)):
         monkeypatch.setattr(engine, name, value)
     monkeypatch.setattr(similarity, "CACHE_BYTES", 1)
     for key, accuracy in measure().items():
@@ -83,27 +82,24 @@ def test_similarities_round_less_than_a_third_of_the_tolerance(offset: float) ->
         prepared = prepare_features(features)
         centred = prepared - prepare_features(given).mean(0)
         squares = centred.square().sum(1)
-        found.append(SimilarityBuffers(centred, squares, shape, (5,), needs_images=True, at_once=100).compute(rows))
+        found.append(episode_similarities(centred, squares, rows, shape, (5,), images=True))
     (ours, exact), length = found, squares.max().sqrt()
     allowed = engine.ROUNDING * torch.finfo(torch.float32).eps / 3 * length
     assert (ours.to_images - exact.to_images).abs().max() < allowed
     assert (ours.to_means[5] - exact.to_means[5]).abs().max() < allowed
 
 
-@pytest.mark.parametrize("needs_images", [True, False])
-def test_similarities_are_the_same_all_at_once_as_a_few_at_a_time(needs_images: bool) -> None:
+@pytest.mark.parametrize("images", [True, False])
+def test_similarities_are_the_same_all_at_once_as_a_few_at_a_time(
+    images: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The first is what a GPU does."""
-    given = (FEATURES, FEATURES.square().sum(1), EpisodeShape(4, 3, 2), (1, 3))
     rows = torch.stack([torch.randperm(200)[:20] for _ in range(9)])
-    buffers = [SimilarityBuffers(*given, needs_images=needs_images, at_once=10) for _ in range(2)]
-    buffers[0].gather_at_once = 2
-    buffers[0]._products_in_cache(rows)
-    buffers[1]._products(rows)
-    for n in (1, 3):
-        torch.testing.assert_close(buffers[0].squares[n][:9], buffers[1].squares[n][:9])
-        if not needs_images:
-            torch.testing.assert_close(buffers[0].to_means[n][:9], buffers[1].to_means[n][:9])
-    torch.testing.assert_close(buffers[0].to_images[:9], buffers[1].to_images[:9])
+    given = (FEATURES, FEATURES.square().sum(1), rows, EpisodeShape(4, 3, 2), (1, 3))
+    monkeypatch.setattr(similarity, "CACHE_BYTES", 2 * 20 * FEATURES[0].nbytes)
+    found = episode_similarities(*given, images=images)
+    monkeypatch.setattr(similarity, "multiply_in_cache", similarity.multiply_at_once)
+    torch.testing.assert_close(episode_similarities(*given, images=images), found)
 
 
 @pytest.mark.parametrize("name", ["centroid", "soft", "knn"])
@@ -119,6 +115,17 @@ def test_hardly_any_episode_is_answered_again(name: str, monkeypatch: pytest.Mon
     monkeypatch.setattr(engine, "_prepared_exactly", counted)
     evaluate_features(features_for(LABELS, dim=64).float(), LABELS, classifier=name, n_episodes=1000)
     assert n_again < 20
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_every_episode_is_answered_on_a_gpu_as_on_the_cpu() -> None:
+    features = features_for(LABELS, dim=64, noise=3.0).float()
+    given: Any = {"n_episodes": 5000, "classifiers": list(CLASSIFIERS)}
+    here = evaluate_many(features, LABELS, centre=features.mean(0), **given)
+    there = evaluate_many(features.cuda(), LABELS, centre=features.mean(0).cuda(), **given)
+    for key, accuracy in here.items():
+        assert torch.equal(accuracy.per_episode, there[key].per_episode.cpu())
+        assert accuracy.protocol == there[key].protocol
 
 
 def test_threads_give_results_in_order_and_are_left_as_they_were() -> None:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 import reference
 from clusters import FEATURES, LABELS
-from nearshot.errors import FileFormatError, InputError, LeakError
+from nearshot.errors import InputError, LeakError
 from nearshot.evaluation import (
     CLASSIFIERS,
     ClassAccuracy,
@@ -126,15 +126,11 @@ def test_a_users_classifier_may_look_change_and_learn() -> None:
     assert (theirs.protocol.inductive, ours.protocol.inductive) == (False, True)
 
 
-@pytest.mark.parametrize(("returned", "message"), [(torch.nan, "'broken' .*NaN"), (None, "'broken' .*NoneType")])
-def test_a_users_classifier_that_returns_nonsense(returned: Any, message: str) -> None:
-    def broken(support: Tensor, query: Tensor) -> Any:
-        return None if returned is None else nearest(support, query) * returned
-
-    with pytest.raises(InputError, match=message):
-        evaluate_features(FEATURES, LABELS, n_episodes=10, classifier=broken, inductive=True)
-    with pytest.raises(InputError, match="classifier .*None"):
-        evaluate_features(FEATURES, LABELS, n_episodes=10, classifier=None)  # type: ignore[arg-type]
+def test_a_users_classifier_that_returns_nonsense() -> None:
+    wrong: dict[str, Any] = {"NaN": lambda s, q: nearest(s, q) * torch.nan, r"\(\d+, 75, 6\)": lambda s, q: q}
+    for message, broken in wrong.items():
+        with pytest.raises(InputError, match=f"'<lambda>' .*{message}"):
+            evaluate_features(FEATURES, LABELS, n_episodes=10, classifier=broken, inductive=True)
 
 
 def test_a_feature_set_brings_all_it_knows() -> None:
@@ -145,14 +141,15 @@ def test_a_feature_set_brings_all_it_knows() -> None:
     assert (accuracy.protocol.split, accuracy.protocol.fingerprint) == ("val", "0123")
     plain = evaluate_features(FEATURES, LABELS, n_episodes=100, centre=FEATURES.mean(0))
     assert torch.equal(accuracy.per_episode, plain.per_episode)
+    other = evaluate_features(data, LABELS.flip(0), n_episodes=100, centre=FEATURES[0] / 2)  # what is given wins
+    alone = evaluate_features(FEATURES, LABELS.flip(0), n_episodes=100, centre=FEATURES[0] / 2)
+    assert torch.equal(other.per_episode, alone.per_episode)
     with pytest.raises(LeakError, match="1 .*'class 3'"):
         evaluate_features(data, n_episodes=100, training_classes=["class 3", "other"])
     with pytest.raises(InputError, match="training_classes .*class_names"):
         evaluate_features(FEATURES, LABELS, training_classes=["a"])
     with pytest.raises(InputError, match="Class 'class 0' has 25 images"):
         evaluate_features(data, n_query=30)
-    with pytest.raises(InputError, match="centre"):
-        evaluate_features(data, centre=FEATURES.mean(0))
     content = torch.arange(200)
     content[1] = content[0]
     with pytest.raises(LeakError, match="query.*support"):
@@ -176,7 +173,7 @@ def test_results_of_every_kind_can_be_compared_in_pairs() -> None:
     fewer = evaluate_features(FEATURES, LABELS, n_shot=1, episodes=episodes, normalise=False)
     assert torch.equal(fewer.per_episode, one.per_episode)
     right: Any = answers.view(100, 5, 15)
-    for wrong in (LABELS[episodes.query], right + 1, right - 1, right.double(), answers, right.numpy()):
+    for wrong in (LABELS[episodes.query], right + 1, right - 1, answers):
         with pytest.raises(InputError, match="predictions"):
             score_predictions(wrong, episodes, classifier="theirs", inductive=True)
 
@@ -197,19 +194,15 @@ def test_episodes_and_settings_that_are_given_must_agree() -> None:
         (FEATURES, LABELS[:-1], {}, r"labels .*\(200,\), not \(199,\)"),
         (FEATURES.index_fill(0, torch.tensor([7]), torch.nan), LABELS, {}, "image 7 .*NaN"),
         (FEATURES.index_fill(0, torch.tensor([4]), 0.0), LABELS, {}, "image 4 is zero"),
+        (FEATURES.float() * 1e30, LABELS, {}, "image 0 is too large"),
         (FEATURES, LABELS, {"centre": FEATURES[3]}, "image 3 is zero .*centre"),
         (FEATURES, LABELS, {"centre": torch.zeros(3)}, r"centre .*\(6,\).*\(3,\)"),
         (FEATURES, LABELS, {"centre": torch.full((6,), torch.nan)}, "centre .*NaN"),
-        (FEATURES, LABELS, {"centre": FEATURES[3].numpy()}, "centre .*ndarray"),
         (FEATURES, LABELS, {"centred": True}, "centre"),
-        (FEATURES * 1e200, LABELS, {"normalise": False}, "infinite"),
-        (FEATURES.numpy(), LABELS, {}, "features .*ndarray"),
         (FEATURES, LABELS, {"classifier": "svm"}, "'svm'; .*'centroid', 'soft', 'knn'"),
         (FEATURES, LABELS.float(), {}, "labels must be whole numbers"),
         (FEATURES.long(), LABELS, {}, "features .*int64"),
         (FEATURES[:, :, None], LABELS, {}, r"features .*\(200, 6, 1\)"),
-        (FEATURES[:, :0], LABELS, {}, r"features .*\(200, 0\)"),
-        (FEATURES, LABELS, {"classifier": lambda _, query: query, "inductive": True}, r"75, 5\).*\(\d+, 75, 6\)"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
@@ -218,35 +211,6 @@ def test_bad_input_is_one_clear_sentence(
 ) -> None:
     with pytest.raises(InputError, match=message):
         evaluate_features(features, labels, **{"n_episodes": 10, **keywords})
-
-
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        ({"n_shots": ()}, "n_shots"),
-        ({"n_shots": 5}, r"n_shots .*\[5\]"),
-        ({"classifiers": ()}, "classifiers"),
-        ({"treatments": ()}, "treatments"),
-        ({"treatments": [Treatment(True, True)]}, "centre"),
-        ({"classifiers": "knn"}, r"classifiers .*\['knn'\]"),
-        ({"classifiers": ["knn", torch.cdist], "inductive": True}, "{'cdist': …}"),
-    ],
-)
-def test_nothing_to_measure(given: dict[str, Any], message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        evaluate_many(FEATURES, LABELS, **given)
-
-
-def test_settings_as_an_object_and_as_keywords_are_the_same() -> None:
-    given: dict[str, Any] = {"n_way": 3, "n_shot": 2, "n_episodes": 30, "classifier": "soft", "normalise": False}
-    spec = EvaluationSpec(**given)
-    whole, keywords = evaluate_features(FEATURES, LABELS, spec=spec), evaluate_features(FEATURES, LABELS, **given)
-    assert torch.equal(whole.per_episode, keywords.per_episode)
-    assert whole.protocol == keywords.protocol
-    changed = evaluate_features(FEATURES, LABELS, spec=spec, classifier="knn", centre=FEATURES[0] / 2, centred=False)
-    assert (changed.protocol.classifier, changed.protocol.centred) == ("knn", False)
-    with pytest.raises(TypeError, match="n_shots"):
-        evaluate_features(FEATURES, LABELS, n_shots=5)  # type: ignore[call-arg]
 
 
 NAMES = tuple(f"class {label}" for label in range(8))
@@ -273,23 +237,8 @@ def test_by_class_is_what_a_loop_over_queries_finds(classifier: Any) -> None:
     assert len({round(one.mean, 6) for one in found.values()}) > 1
 
 
-def test_the_classes_make_up_the_accuracy_and_small_ones_are_left_out() -> None:
-    labels = torch.where(torch.arange(200) < 195, LABELS, 99)
-    settings: dict[str, Any] = {"n_way": 3, "classifier": "soft", "small_classes": "leave out", "n_episodes": 250}
-    by_class = evaluate_classes(FEATURES, labels, **settings)
-    assert list(by_class) == list("01234567")
-    assert sum(one.n_episodes for one in by_class.values()) == 3 * 250
-    whole = evaluate_features(FEATURES, labels, **settings)
-    assert sum(one.mean * one.n_episodes for one in by_class.values()) / (3 * 250) == pytest.approx(whole.mean)
-    once = evaluate_classes(FEATURES, LABELS, n_way=2, n_episodes=1).values()
-    assert [(one.n_episodes, math.isnan(one.interval95), "±" in str(one)) for one in once] == [(1, True, False)] * 2
-
-
 @pytest.mark.parametrize("half", [0.25, math.nan])
 def test_the_accuracy_of_a_class_comes_back_from_json(half: float) -> None:
     one = ClassAccuracy(50.5, half, 7)
     assert str(ClassAccuracy.from_dict(one.as_dict()).__dict__) == str(one.__dict__)
     assert (one.as_dict()["interval95"] is None) == math.isnan(half)
-    for broken in ({}, {"mean": 1.0, "interval95": 1.0}, {"mean": "x", "interval95": 1.0, "n_episodes": 1}):
-        with pytest.raises(FileFormatError, match="class"):
-            ClassAccuracy.from_dict(broken)

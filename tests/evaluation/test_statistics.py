@@ -15,7 +15,7 @@ import torch
 from hypothesis import example, given
 from torch import Tensor
 
-from nearshot.errors import FileFormatError, InputError, LeakError
+from nearshot.errors import InputError, LeakError
 from nearshot.evaluation import Accuracy, Protocol, compare, pool_seeds, select_best
 
 PROTOCOL = Protocol(5, 1, 15, 4, 0, "abc", "centroid", centred=True, normalised=True, split="val")
@@ -61,19 +61,6 @@ def test_counts_of_four_bytes_are_read_whatever_they_count() -> None:
     saved = accuracy([60.0, 72.0, 80.0, 68.0]).as_dict()
     saved["n_correct"] = base64.b64encode(zlib.compress(np.array([45, 54, 60, 51], "<u4").tobytes())).decode()
     assert Accuracy.from_dict(saved).per_episode.tolist() == [60, 72, 80, 68]
-
-
-def test_a_damaged_accuracy_is_refused() -> None:
-    saved = accuracy([60.0, 72.0, 80.0, 68.0]).as_dict()
-    others = accuracy([60.0] * 8, n_episodes=8).as_dict()
-    for damage in (
-        {"n_correct": saved["n_correct"][:-8]},
-        {"n_correct": others["n_correct"]},  # of more episodes than the protocol says
-        {"protocol": {"n_way": 5}},
-        {"protocol": None},
-    ):
-        with pytest.raises(FileFormatError, match="damaged"):
-            Accuracy.from_dict(saved | damage)
 
 
 def test_a_result_says_how_it_was_measured() -> None:
@@ -124,8 +111,6 @@ def test_models_on_the_same_episodes_do_not_count_an_episode_thrice() -> None:
 def test_different_protocols_are_not_pooled() -> None:
     with pytest.raises(InputError, match="centroid.*soft"):
         pool_seeds([accuracy([1.0]), accuracy([1.0], classifier="soft")])
-    with pytest.raises(InputError, match="accuracies"):
-        pool_seeds([])
 
 
 def test_a_paired_comparison() -> None:
@@ -152,5 +137,3 @@ def test_selection_is_by_validation_and_never_by_test() -> None:
         select_best({10: accuracy([70.0], split=None)})
     with pytest.raises(InputError, match="1-shot.*5-shot"):
         select_best({10: accuracy([70.0]), 20: accuracy([70.0], n_shot=5)})
-    with pytest.raises(InputError, match="candidates"):
-        select_best({})

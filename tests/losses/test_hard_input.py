@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 import torch
@@ -110,10 +109,7 @@ def test_odd_batches_have_the_right_value() -> None:
     assert nca_loss(torch.tensor([[3e38], [3e38]]), torch.tensor([0, 1])) == 0  # finite, but not their sum
     expected = nca_loss(embeddings(), LABELS)
     torch.testing.assert_close(nca_loss(embeddings(), LABELS, temperature=torch.ones(1)), expected)
-    for dtype in (torch.uint8, torch.int8, torch.int16, torch.int32):
-        torch.testing.assert_close(nca_loss(embeddings(), LABELS.to(dtype)), expected)
-    for classes in ([0, 0], [3, 3]):
-        assert cross_entropy_loss(torch.zeros(2, 4), torch.tensor(classes)).item() == pytest.approx(math.log(4))
+    torch.testing.assert_close(nca_loss(embeddings(), LABELS.to(torch.uint8)), expected)
 
 
 @pytest.mark.usefixtures("in_blocks")
@@ -149,11 +145,9 @@ def test_batches_without_negatives_or_without_positives_cost_nothing(labels: Ten
         (embeddings(), LABELS[:, None], r"\(16, 1\)"),
         (embeddings(), LABELS.float(), "torch.float32"),
         (embeddings().index_fill(0, torch.tensor([3]), torch.nan), LABELS, "row 3"),
-        (embeddings().index_fill(0, torch.tensor([5]), torch.inf), LABELS, "row 5"),
         (torch.empty(0, 8), torch.empty(0, dtype=torch.int64), r"\(0, 8\)"),
-        (torch.empty(16, 0), LABELS, r"\(16, 0\)"),
     ],
-    ids=["1-D", "integer", "too few labels", "2-D labels", "float labels", "NaN", "infinity", "no image", "no dim"],
+    ids=["1-D", "integer", "too few labels", "2-D labels", "float labels", "NaN", "no image"],
 )
 def test_bad_input_is_one_clear_error(
     loss: Callable[[Tensor, Tensor], Tensor], z: Tensor, y: Tensor, message: str
@@ -208,35 +202,23 @@ def test_a_weight_of_one_or_zero_does_not_look_at_the_other_loss() -> None:
 def mistakes() -> dict[str, Callable[[], Tensor]]:
     """Calls that must fail, by the error that they give."""
     z, y, first, second = embeddings(), LABELS, LABELS[:8], LABELS[8:]
-    bad: Any = y.tolist()
-    unknown = torch.tensor([0, 0, 1, 1, 2, 2, 3, 7])
     prototypes = _episodic(True, True)
     return {
-        "^labels .*list": lambda: nca_loss(z, bad),
-        "^embeddings .*ndarray": lambda: nca_loss(z.numpy(), y),  # type: ignore[arg-type]
-        "labels .*meta.*cpu": lambda: nca_loss(z, y.to("meta")),
-        "candidates .*cpu and .*meta": lambda: neighbour_loss(z, y, z.to("meta"), y.to("meta")),
-        "8 .*and 5 ": lambda: neighbour_loss(z, y, z[:, :5], y),
-        "^same_set .*5 .*16": lambda: neighbour_loss(z, y, z[:5], y[:5], same_set=True),
+        "^same_set ": lambda: neighbour_loss(z, y, z[:5], y[:5], same_set=True),
         "^same_set": lambda: neighbour_loss(z, y, z, y.flip(0), same_set=True),
-        "label 7, ": lambda: matching_loss(z[:8], first, z[8:], unknown),
+        "label 7, ": lambda: matching_loss(z[:8], first, z[8:], torch.tensor([0, 0, 1, 1, 2, 2, 3, 7])),
         "2 support images of each of 4 different": lambda: prototypes(z, y.flip(0).roll(1)),
         "2 support images of each of ": lambda: prototypes(z, torch.cat([first, second.flip(0)])),
         "16.*12": lambda: prototypes(z[:12], y[:12]),
         "of each of 4 different classes": lambda: prototypes(z, y % 2),
-        r"range\(4\).*0 to 9": lambda: cross_entropy_loss(torch.zeros(2, 4), torch.tensor([0, 9])),
-        r"range\(4\).*-1 to 2": lambda: cross_entropy_loss(torch.zeros(2, 4), torch.tensor([-1, 2])),
         "cross_entropy_weight": lambda: mixed_loss(z, z, y, cross_entropy_weight=2.0),
         "simclr": lambda: supervised_contrastive_loss(z, y, variant="simclr"),  # type: ignore[arg-type]
         "temperature .*0.0": lambda: supervised_contrastive_loss(z, y, temperature=0.0),
         "temperature .*nan": lambda: nca_loss(z, y, temperature=float("nan")),
         "temperature .*-1": lambda: nca_loss(z, y, temperature=torch.tensor(-1.0)),
-        r"temperature .*\(2,\)": lambda: nca_loss(z, y, temperature=torch.ones(2)),
-        "background .*-1e-10": lambda: nca_loss(z, y, background=-1e-10),
-        "background .*1.0": lambda: nca_loss(z, y, background=1.0),
         "distance .*manhattan": lambda: nca_loss(z, y, distance="manhattan"),  # type: ignore[arg-type]
         "keep_positives .*1.5": lambda: nca_loss(z, y, keep_positives=1.5),
-        "keep_negatives .*-0.1": lambda: nca_loss(z, y, keep_negatives=-0.1),
+        "generator": lambda: nca_loss(z, y, keep_negatives=0.5),
     }
 
 

@@ -6,13 +6,10 @@ import math
 
 import hypothesis.strategies as st
 import pytest
-import torch
 from hypothesis import given, settings
 
 import reference
-from nearshot.data import IndependentBatches, ShuffledBatches
 from nearshot.episode_shape import EpisodeShape
-from nearshot.errors import InputError
 from nearshot.experiments.paper import BATCH_SIZE_TABLE, ERRATA, BatchSizeRow
 from nearshot.losses import PairCounts, count_pairs, expected_pairs
 
@@ -91,27 +88,12 @@ def test_appendix_e(row: BatchSizeRow) -> None:
 def test_pairs_of_shuffled_batches_are_the_mean_over_all_batches(sizes: list[int], data: st.DataObject) -> None:
     batch_size = data.draw(st.integers(1, min(sum(sizes), 7)))
     assert expected_pairs(sizes, batch_size) == pytest.approx(reference.mean_image_pairs(sizes, batch_size), abs=1e-12)
-    with pytest.raises(InputError, match=f"batch_size .*{sum(sizes)}.*{sum(sizes) + 1}"):
-        expected_pairs(sizes, sum(sizes) + 1)
 
 
 @pytest.mark.parametrize(("batch_size", "rounded"), [(512, (2041, 0.2)), (256, (509, 4.6)), (128, (127, 17.3))])
 def test_pairs_of_shuffled_batches_of_cifar_fs(batch_size: int, rounded: tuple[int, float]) -> None:
-    """C(b, 2) · 599 / 38,399 positives, and the samplers' own batches have about as many."""
-    labels = torch.arange(64).repeat_interleave(600)
+    """C(b, 2) · 599 / 38,399 positives."""
     expected = expected_pairs([600] * 64, batch_size)
     assert expected.positives == pytest.approx(math.comb(batch_size, 2) * 599 / 38_399)
     assert (round(expected.positives), round(expected.anchors_without_positive, 1)) == rounded
     assert expected.total == pytest.approx(math.comb(batch_size, 2))
-    n_batches = 38_400 // batch_size
-    for sampler in (
-        ShuffledBatches(38_400, batch_size, drop_last=True),
-        IndependentBatches(38_400, batch_size, n_batches=n_batches),
-    ):
-        made = labels[sampler.epoch_indices()].view(n_batches, batch_size)
-        sizes = torch.nn.functional.one_hot(made, 64).sum(1).double()  # (batch, class)
-        for drawn, mean in (
-            ((sizes * (sizes - 1) / 2).sum(1), expected.positives),
-            ((sizes == 1).sum(1).double(), expected.anchors_without_positive),
-        ):
-            assert abs(drawn.mean() - mean) < 4 * drawn.std() / n_batches**0.5

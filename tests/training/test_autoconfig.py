@@ -19,8 +19,7 @@ from nearshot.cli.train import parse
 from nearshot.data import Store
 from nearshot.episode_shape import EpisodeShape, ImagesByClass
 from nearshot.errors import InputError
-from nearshot.evaluation.episodes import EpisodeSource
-from nearshot.evaluation.spec import EvaluationSpec, SmallClasses
+from nearshot.evaluation.episodes import EpisodeSource, EvaluationSpec, SmallClasses
 from nearshot.training import PRESETS, TrainConfig, autoconfig, train
 from nearshot.training.autoconfig import TRAIN_SETTINGS, autoconfigure, check_splits, fit_episodes
 from nearshot.training.methods import make_batches

@@ -2,16 +2,23 @@
 
 from nearshot.evaluation.adaptation import Adam, evaluate_fine_tuned, evaluate_mahalanobis
 from nearshot.evaluation.classifiers import CLASSIFIERS, Classifier, knn
-from nearshot.evaluation.episodes import Episodes, read_episodes, sample_episodes, write_episodes
+from nearshot.evaluation.episodes import (
+    Episodes,
+    EvaluationSpec,
+    check_distinct_content,
+    read_episodes,
+    sample_episodes,
+    write_episodes,
+)
 from nearshot.evaluation.features import (
     FeatureSet,
+    check_unseen_classes,
     embed,
     load_features,
     power_transform,
     prepare_features,
     save_features,
 )
-from nearshot.evaluation.guards import check_distinct_content, check_unseen_classes
 from nearshot.evaluation.measure import (
     ClassAccuracy,
     Measured,
@@ -21,7 +28,6 @@ from nearshot.evaluation.measure import (
     evaluate_many,
     score_predictions,
 )
-from nearshot.evaluation.spec import EvaluationSpec
 from nearshot.evaluation.statistics import (
     Accuracy,
     Comparison,

@@ -31,6 +31,7 @@ SMALLEST_PENALTY = 1e-30  # for features that are all zero
 FeatureClassifier = Callable[[Tensor, Tensor], Tensor]
 """A function of `support` (episode, class, shot, dim) and `query` (episode, query, dim) that returns scores
 (episode, query, class). A `Classifier` is one."""
+ClassifierOrName = str | FeatureClassifier
 
 
 @dataclass(frozen=True)
@@ -205,15 +206,13 @@ CLASSIFIERS: dict[str, Classifier] = {"centroid": CENTROID, "soft": SOFT, "knn":
 """The classifiers by name. Add an entry to use it wherever a classifier is named."""
 
 
-def find_classifier(classifier: str | FeatureClassifier, inductive: bool | None) -> FeatureClassifier:
+def find_classifier(classifier: ClassifierOrName, inductive: bool | None) -> FeatureClassifier:
     """Return a classifier by its name in `CLASSIFIERS`, or the given callable unchanged.
 
     A function of features is given all queries of an episode, so `inductive` must say whether it uses them.
     """
     if isinstance(classifier, str):
         return look_up(CLASSIFIERS, classifier, "classifier")
-    if not callable(classifier):
-        raise InputError(f"classifier must be a name or a function (got {classifier!r}).")
     if inductive is None and not isinstance(classifier, Classifier):
         raise InputError(
             f"inductive must be given for {classifier_name(classifier)!r}, a function that gets all queries of an "

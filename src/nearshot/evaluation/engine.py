@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 from typing import Any
 
 import torch
@@ -21,12 +20,24 @@ from torch import Tensor
 
 from nearshot.episode_shape import EpisodeShape
 from nearshot.errors import InputError
-from nearshot.evaluation.classifiers import Classifier, FeatureClassifier, classifier_name, find_classifier
-from nearshot.evaluation.episodes import Episodes, EpisodeSource, check_classes, digest_of
-from nearshot.evaluation.features import FeatureSet, prepare_features
-from nearshot.evaluation.guards import ContentGuard, check_unseen_classes
-from nearshot.evaluation.similarity import FAST, SimilarityBuffers
-from nearshot.evaluation.spec import EvaluationSettings, EvaluationSpec
+from nearshot.evaluation.classifiers import (
+    CENTROID,
+    Classifier,
+    FeatureClassifier,
+    classifier_name,
+    find_classifier,
+)
+from nearshot.evaluation.episodes import (
+    ContentGuard,
+    Episodes,
+    EpisodeSource,
+    EvaluationSettings,
+    EvaluationSpec,
+    check_classes,
+    digest_of,
+)
+from nearshot.evaluation.features import FeatureSet, check_unseen_classes, prepare_features
+from nearshot.evaluation.similarity import FAST, episode_similarities
 from nearshot.evaluation.statistics import Accuracy, Protocol
 from nearshot.evaluation.ties import TIE, first_best
 from nearshot.text import with_progress
@@ -34,9 +45,7 @@ from nearshot.text import with_progress
 # Drawing has a fixed cost, so batches are long; but there should be several for each thread.
 EPISODES_PER_BATCH, LEAST_EPISODES_PER_BATCH, BATCHES_PER_THREAD = 1024, 128, 4
 EPISODES_PER_BATCH_ELSEWHERE = 4096  # to fill a GPU
-EPISODES_AT_ONCE_CPU = 256  # their scores stay in a core's cache
-GATHERED_BYTES = 2**29
-GATHERED_BYTES_EXACTLY = 2**25
+GATHERED_BYTES_CPU, GATHERED_BYTES = 2**25, 2**29
 EPISODES_FOR_PROGRESS = 50_000
 # Rounding errors of similarities stay under a third of this many units in the last place of 1: see the tests.
 ROUNDING = 16
@@ -69,13 +78,18 @@ class Task:
 
     @classmethod
     def of(cls, features: Tensor | FeatureSet, labels: Tensor | None, settings: Mapping[str, Any]) -> Task:
-        """Check the arguments of an evaluation; `settings` are those of `TaskSettings`."""
+        """Check the arguments of an evaluation. `settings` are those of `TaskSettings`; they win over a feature set."""
         rest = dict(settings)
-        metadata = {name: rest.pop(name, None) for name in ("centre", "split", "fingerprint", "training_classes")}
+        about = {name: rest.pop(name, None) for name in ("centre", "split", "fingerprint", "training_classes")}
+        about["labels"] = labels
+        given: dict[str, Any] = {name: value for name, value in about.items() if value is not None}
         spec: EvaluationSpec = rest.pop("spec", None) or EvaluationSpec()
         episodes: Episodes | None = rest.pop("episodes", None)
         progress = rest.pop("progress", None)
-        data = _feature_set(features, labels, metadata)
+        data = replace(features, **given) if isinstance(features, FeatureSet) else FeatureSet(features, **given)
+        expected, shape = (len(data.features),), tuple(data.labels.shape)
+        if shape != expected:
+            raise InputError(f"labels must be one per image: expected shape {expected}, not {shape}.")
         if episodes is not None and "spec" not in settings:
             rest.setdefault("n_shot", episodes.shape.n_shot)
         spec = replace(spec, **rest)
@@ -113,25 +127,6 @@ class Task:
         return Accuracy.of_counts(tally.n_correct.sum(1), protocol)
 
 
-def _feature_set(features: Tensor | FeatureSet, labels: Tensor | None, metadata: dict[str, Any]) -> FeatureSet:
-    """Return features given as a `FeatureSet` or as tensors, with their metadata."""
-    if isinstance(features, FeatureSet):
-        training_classes = metadata.pop("training_classes")
-        for name, value in {"labels": labels, **metadata}.items():
-            if value is not None:
-                raise InputError(f"A FeatureSet has its own {name}; do not give {name} a second time.")
-        data = features if training_classes is None else replace(features, training_classes=training_classes)
-    elif isinstance(features, Tensor) and isinstance(labels, Tensor):
-        data = FeatureSet(features, labels, **metadata)
-    else:
-        came = f"{type(features).__name__} and {type(labels).__name__}"
-        raise InputError(f"features and labels must be tensors, not {came}. Use torch.as_tensor(…).")
-    expected, shape = (len(data.features),), tuple(data.labels.shape)
-    if shape != expected:
-        raise InputError(f"labels must be one per image: expected shape {expected}, not {shape}.")
-    return data
-
-
 @dataclass(frozen=True, eq=False)
 class Tally:
     """The correct answers of one classifier with some settings; `n_correct` is (episode, way), so far."""
@@ -163,13 +158,11 @@ class Tally:
         n_way, n_query = self.spec.n_way, self.spec.n_query
         scores = self.classify(support[:, :, : self.spec.n_shot], query)
         expected = (*query.shape[:2], n_way)
-        if not isinstance(scores, Tensor) or scores.shape != expected:
-            came = tuple(scores.shape) if isinstance(scores, Tensor) else type(scores).__name__
+        if scores.shape != expected or scores.isnan().any():
+            came = f"{tuple(scores.shape)}{' with NaN' if scores.isnan().any() else ''}"
             raise InputError(
                 f"Classifier {self.name!r} must return scores (episode, query, way) {expected} (got {came})."
             )
-        if scores.isnan().any():
-            raise InputError(f"Classifier {self.name!r} must not return NaN.")
         answers = first_best(scores) if self.is_defined else scores.max(2).indices
         truth = torch.arange(n_way, device=scores.device).repeat_interleave(n_query)  # (query,)
         return (answers == truth).view(-1, n_way, n_query).sum(2, dtype=torch.int32)
@@ -187,12 +180,17 @@ def answer(task: Task, tallies: Sequence[Tally]) -> str:
     all_defined = all(tally.is_defined for tally in tallies)
     n_threads = torch.get_num_threads() if device.type == "cpu" and all_defined else 1
     mode = torch.inference_mode if all_defined else torch.no_grad
-    share = max(len(source) // (BATCHES_PER_THREAD * n_threads), LEAST_EPISODES_PER_BATCH)
-    batch_size = min(share, EPISODES_PER_BATCH) if device.type == "cpu" else EPISODES_PER_BATCH_ELSEWHERE
+    if device.type == "cpu":
+        share = max(len(source) // (BATCHES_PER_THREAD * n_threads), LEAST_EPISODES_PER_BATCH)
+        batch_size = min(share, EPISODES_PER_BATCH)
+    else:
+        batch_size = min(EPISODES_PER_BATCH_ELSEWHERE, _at_once(task.data.features, source.shape))
     guard = None if task.data.content is None else ContentGuard(task.data.content)
 
     def answer_batch(start: int) -> Tensor:
         drawn = source.draw(start, min(start + batch_size, len(source)))
+        if guard is not None:
+            guard.check(drawn, n_query, start)
         with mode(), torch.autocast(device.type, enabled=False):
             # (episode, image): queries of all ways, then support of all ways
             rows = torch.cat([drawn[:, :, :n_query].flatten(1), drawn[:, :, n_query:].flatten(1)], dim=1).to(device)
@@ -200,17 +198,11 @@ def answer(task: Task, tallies: Sequence[Tally]) -> str:
                 one.answer(rows, start)
         return drawn
 
-    def checked() -> Iterator[Tensor]:
-        starts = range(0, len(source), batch_size)
-        show = False if task.progress is None and len(source) < EPISODES_FOR_PROGRESS else task.progress
-        batches = in_threads(answer_batch, starts, n_threads)
-        for start in with_progress(starts, f"{len(source):,} episodes", show=show):
-            drawn = next(batches)
-            if guard is not None:
-                guard.check(drawn, n_query, start)
-            yield drawn
-
-    return digest_of(checked(), n_query)
+    starts = range(0, len(source), batch_size)
+    show = False if task.progress is None and len(source) < EPISODES_FOR_PROGRESS else task.progress
+    bar = with_progress(starts, f"{len(source):,} episodes", show=show)
+    batches = in_threads(answer_batch, starts, n_threads)
+    return digest_of((drawn for _, drawn in zip(bar, batches, strict=True)), n_query)
 
 
 def in_threads(work: Callable[[int], Tensor], starts: Iterable[int], n_threads: int) -> Iterator[Tensor]:
@@ -233,8 +225,7 @@ class _Direct:
     def __init__(self, data: FeatureSet, tallies: Sequence[Tally], shape: EpisodeShape) -> None:
         self.tallies, self.shape = tallies, shape
         self.prepared = (_prepared_exactly if tallies[0].is_defined else prepared)(data, tallies[0].spec)
-        room = GATHERED_BYTES_EXACTLY if self.prepared.device.type == "cpu" else GATHERED_BYTES
-        self.at_once = _at_once(room, self.prepared, shape)
+        self.at_once = _at_once(self.prepared, shape)
 
     def answer(self, rows: Tensor, start: int) -> None:
         """Count the correct answers of a batch; `rows` (episode, image), the first is episode `start`."""
@@ -252,36 +243,33 @@ class _Fast:
 
     def __init__(self, data: FeatureSet, tallies: Sequence[Tally], shape: EpisodeShape) -> None:
         self.data, self.tallies, self.shape, self.spec = data, tallies, shape, tallies[0].spec
-        features = _around_zero(prepared(data, self.spec))
-        uses_means = {tally: isinstance(tally.classify, Classifier) and tally.classify.prototypes for tally in tallies}
-        means = sorted({tally.spec.n_shot for tally in tallies if uses_means[tally]})
-        squares = torch.linalg.vector_norm(features, dim=1).square()
-        needs_images = not all(uses_means.values())
-        self.buffers = partial(SimilarityBuffers, features, squares, shape, means, needs_images=needs_images)
-        on_cpu = features.device.type == "cpu"
-        self.at_once = EPISODES_AT_ONCE_CPU if on_cpu else _at_once(GATHERED_BYTES, features, shape)
-        self.at_once_exactly = _at_once(GATHERED_BYTES_EXACTLY, features, shape)
+        self.features = prepared(data, self.spec)
+        # Float32 has its digits around zero. Moving features there changes no distance.
+        mean, some = self.features.mean(0), self.features[:: max(1, len(self.features) // 256)]
+        if mean.square().sum() > 0.1 * some.square().sum(1).mean():
+            self.features = self.features - mean
+        self.squares = torch.linalg.vector_norm(self.features, dim=1).square()
+        self.shots_of_means = sorted({tally.spec.n_shot for tally in tallies if tally.classify == CENTROID})
+        self.needs_images = any(tally.classify != CENTROID for tally in tallies)
         # Products round in units of the features' squared length, and normalised features in those of 1. No squared
         # distance is above 4 times that, and the definitions take what differs by TIE of the largest for a tie.
-        length = squares.max().sqrt()
+        length = self.squares.max().sqrt()
         size = length * (length.clamp(min=1) if self.spec.normalise else length)
-        self.tolerance = max(ROUNDING * torch.finfo(features.dtype).eps, 4 * TIE) * size
+        self.tolerance = max(ROUNDING * torch.finfo(self.features.dtype).eps, 4 * TIE) * size
 
     def answer(self, rows: Tensor, start: int) -> None:
-        unsure: dict[Tally, list[Tensor]] = {tally: [] for tally in self.tallies}
-        buffers = self.buffers(at_once=min(self.at_once, len(rows)))
-        for offset in range(0, len(rows), self.at_once):
-            some = rows[offset : offset + self.at_once]
-            similarities = buffers.compute(some)
-            for tally in self.tallies:
-                scores, gap = FAST[tally.classify](similarities, tally.spec.n_shot)  # type: ignore[index]
-                n_correct, is_unsure = count_correct(scores, gap, self.tolerance)
-                tally.n_correct[start + offset : start + offset + len(some)] = n_correct
-                unsure[tally].append(is_unsure)
-        for tally, masks in unsure.items():
-            episodes = torch.cat(masks).nonzero()[:, 0]  # the one moment in a batch when a GPU is waited for
-            for part in range(0, len(episodes), self.at_once_exactly):
-                some = episodes[part : part + self.at_once_exactly]
+        similarities = episode_similarities(
+            self.features, self.squares, rows, self.shape, self.shots_of_means, images=self.needs_images
+        )
+        unsure = {}
+        for tally in self.tallies:
+            scores, gap = FAST[tally.classify](similarities, tally.spec.n_shot)  # type: ignore[index]
+            tally.n_correct[start : start + len(rows)], unsure[tally] = count_correct(scores, gap, self.tolerance)
+        at_once = _at_once(self.features, self.shape)
+        for tally, is_unsure in unsure.items():
+            episodes = is_unsure.nonzero()[:, 0]  # the one moment in a batch when a GPU is waited for
+            for part in range(0, len(episodes), at_once):
+                some = episodes[part : part + at_once]
                 features = _prepared_exactly(self.data, self.spec, rows[some])
                 n_correct = tally.count(*_support_and_query(features, self.shape))
                 tally.n_correct[start + some] = n_correct.to(tally.n_correct.dtype)
@@ -318,19 +306,13 @@ def _prepared_exactly(data: FeatureSet, spec: EvaluationSpec, rows: Tensor | Non
     return found if rows is None else found.view(*rows.shape, -1)
 
 
-def _around_zero(features: Tensor) -> Tensor:
-    """Move features to around zero, where float32 has its digits, unless they are there; no distance changes."""
-    mean, some = features.mean(0), features[:: max(1, len(features) // 256)]
-    far = mean.square().sum() > 0.1 * some.square().sum(1).mean()
-    return features - mean if far else features
-
-
 def _support_and_query(features: Tensor, shape: EpisodeShape) -> tuple[Tensor, Tensor]:
     """Take apart (episode, image, dim), the queries of all ways first."""
     n_queries = shape.n_way * shape.n_query
     return features[:, n_queries:].unflatten(1, (shape.n_way, shape.n_shot)), features[:, :n_queries]
 
 
-def _at_once(room: int, features: Tensor, shape: EpisodeShape) -> int:
-    """Return how many episodes' features fit into `room` bytes."""
+def _at_once(features: Tensor, shape: EpisodeShape) -> int:
+    """Return how many episodes' features to gather at once."""
+    room = GATHERED_BYTES_CPU if features.device.type == "cpu" else GATHERED_BYTES
     return max(1, room // (shape.batch_size * features.shape[1] * features.element_size()))

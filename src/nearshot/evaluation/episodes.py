@@ -1,4 +1,4 @@
-"""The episodes of an evaluation: the same for a seed on any machine.
+"""The settings and the episodes of an evaluation: the same for a seed on any machine.
 
 How an episode is drawn is part of the definition of a result, so it is defined here and depends on no library's
 generator. For a seed, the random number of a counter c is SplitMix64's finaliser of mix(seed) + c · 0x9E3779B97F4A7C15
@@ -18,19 +18,81 @@ import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import ClassVar, Unpack
+from typing import ClassVar, Literal, TypedDict, Unpack
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from nearshot.checks import convert_numpy_fields, is_integer
 from nearshot.episode_shape import EpisodeShape, ImagesByClass
-from nearshot.errors import FileFormatError, InputError
-from nearshot.evaluation.spec import EvaluationSettings, EvaluationSpec
+from nearshot.errors import FileFormatError, InputError, LeakError
+from nearshot.evaluation.classifiers import ClassifierOrName
 from nearshot.io import read_tensors, write_tensors
 
 FORMAT, VERSION = "nearshot-episodes", "1"
+
+
+SmallClasses = Literal["raise", "leave out"] | int
+
+
+@dataclass(frozen=True)
+class EvaluationSpec:
+    """An evaluation: which episodes are drawn, and how they are answered. The defaults are the paper's (Section 3.1).
+
+    Attributes:
+        n_way: classes per episode.
+        n_shot: support images per class.
+        n_query: query images per class.
+        n_episodes: the number of episodes.
+        seed: the seed of the episodes.
+        classifier: a name in `CLASSIFIERS`, a `Classifier`, or a function of support and query features.
+        centred: whether to subtract the training set's mean feature; by default, if it is known.
+        normalise: whether to divide each feature by its length.
+        small_classes: "raise" refuses classes with too few images; "leave out" skips them; a number skips those with
+            fewer images than that.
+        inductive: for a function of features, whether it looks at each query alone; the result says so.
+    """
+
+    n_way: int = 5
+    n_shot: int = 5
+    n_query: int = 15
+    n_episodes: int = 10_000
+    seed: int = 0
+    classifier: ClassifierOrName = "centroid"
+    centred: bool | None = None
+    normalise: bool = True
+    small_classes: SmallClasses = "raise"
+    inductive: bool | None = None
+
+    def __post_init__(self) -> None:
+        convert_numpy_fields(self)
+        EpisodeShape(self.n_way, self.n_shot, self.n_query)  # checks them
+        if not is_integer(self.n_episodes) or not 1 <= self.n_episodes < 2**31:
+            raise InputError(f"n_episodes must be a whole number from 1 to 2³¹ − 1 (got {self.n_episodes!r}).")
+        if not is_integer(self.seed) or not 0 <= self.seed < 2**64:
+            raise InputError(f"seed must be a whole number from 0 to 2⁶⁴ − 1 (got {self.seed!r}).")
+
+    @property
+    def shape(self) -> EpisodeShape:
+        """Ways, shots and queries."""
+        return EpisodeShape(self.n_way, self.n_shot, self.n_query)
+
+
+class EvaluationSettings(TypedDict, total=False):
+    """The fields of `EvaluationSpec`, as keyword arguments."""
+
+    n_way: int
+    n_shot: int
+    n_query: int
+    n_episodes: int
+    seed: int
+    classifier: ClassifierOrName
+    centred: bool
+    normalise: bool
+    small_classes: SmallClasses
+    inductive: bool | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,15 +111,13 @@ class Episodes:
     n_classes_left_out: ClassVar[int] = 0  # unknown here
 
     def __post_init__(self) -> None:
-        images = self.images.to(torch.int64, copy=True)  # the caller may change theirs
-        if images.ndim != 3 or self.images.is_floating_point() or len(images) == 0:
-            came = f"{self.images.dtype} {tuple(images.shape)}"
-            raise InputError(f"images must be whole numbers of shape (episode, way, query + shot) (got {came}).")
-        object.__setattr__(self, "images", images)
+        images = self.images
+        if images.ndim != 3 or images.is_floating_point() or len(images) == 0 or int(images.min()) < 0:
+            came = f"{images.dtype} {tuple(images.shape)}"
+            raise InputError(f"images must be indices from 0 on, of shape (episode, way, query + shot) (got {came}).")
+        object.__setattr__(self, "images", images.to(torch.int64, copy=True))  # the caller may change theirs
         _ = self.shape  # checks the numbers
         in_order = images.flatten(1).sort(1).values
-        if int(in_order[:, 0].min()) < 0:
-            raise InputError(f"images must not be negative (got {int(in_order[:, 0].min())}).")
         repeated = (in_order[:, 1:] == in_order[:, :-1]).nonzero()
         if len(repeated):
             episode, place = repeated[0].tolist()
@@ -107,6 +167,37 @@ def digest_of(batches: Iterable[Tensor], n_query: int) -> str:
     return content.hexdigest()
 
 
+class ContentGuard:
+    """Refuses episodes in which a query is the same image as a support image, which would give the answer away.
+
+    `content` (image,) has a number for each image, equal for images that are the same pixel by pixel.
+    """
+
+    def __init__(self, content: Tensor) -> None:
+        _, self._group, size = content.cpu().unique(return_inverse=True, return_counts=True)
+        self._is_repeated = size[self._group] > 1  # (image,)
+
+    def check(self, drawn: Tensor, n_query: int, first_episode: int = 0) -> None:
+        """Check episodes (episode, way, query + shot), of which the first has the number `first_episode`."""
+        drawn = drawn.cpu()
+        suspects = (self._is_repeated[drawn].flatten(1).sum(1) > 1).nonzero()[:, 0]  # with two repeated images or more
+        query, support = drawn[suspects, :, :n_query].flatten(1), drawn[suspects, :, n_query:].flatten(1)
+        clashes = (self._group[support][:, :, None] == self._group[query][:, None]).nonzero()
+        if len(clashes):
+            episode, shot, question = clashes[0].tolist()
+            raise LeakError(
+                f"In {len(clashes[:, 0].unique())} of the episodes {first_episode} to "
+                f"{first_episode + len(drawn) - 1} a query is the same image as a support image: in episode "
+                f"{first_episode + int(suspects[episode])}, images {int(support[episode, shot])} and "
+                f"{int(query[episode, question])}. Remove one of each such pair from the dataset."
+            )
+
+
+def check_distinct_content(episodes: Episodes, content: Tensor) -> None:
+    """Refuse episodes in which a query is the same image as a support image, by a store's `content` (image,)."""
+    ContentGuard(content).check(episodes.images, episodes.n_query)
+
+
 class EpisodeSource:
     """Episodes of `labels` (image,) that are drawn when they are needed, the same ones each time."""
 
@@ -118,8 +209,6 @@ class EpisodeSource:
             least = shape.images_per_class if spec.small_classes == "leave out" else int(spec.small_classes)
             by_class = by_class.without_small_classes(least)
         by_class.check(shape, "small_classes")
-        if max(shape.n_way, shape.images_per_class) >= 2**16 - 1 or len(labels) >= 2**31:
-            raise InputError(f"Episodes of {shape.n_way} ways × {shape.images_per_class} images are too large.")
         self.shape, self.seed, self._n_episodes = shape, spec.seed, spec.n_episodes
         self.n_classes_left_out = n_classes - len(by_class.classes)
         self._sizes, self._starts = by_class.sizes.numpy(), by_class.starts.numpy()
@@ -184,9 +273,6 @@ def read_episodes(path: str | Path, *, labels: Tensor, fingerprint: str) -> Epis
 
     They are checked against the `labels` (image,) and the fingerprint of the dataset split.
     """
-    path = Path(path)
-    if not path.is_file():
-        raise InputError(f"There is no episodes file {path}.")
     metadata, tensors = read_tensors(path)
     if metadata.get("format") != FORMAT or metadata.get("version") != VERSION or tensors.keys() != {"support", "query"}:
         raise FileFormatError(f"{path} is not an episodes file of format version {VERSION}.")
@@ -194,14 +280,9 @@ def read_episodes(path: str | Path, *, labels: Tensor, fingerprint: str) -> Epis
         raise FileFormatError(
             f"{path} has episodes of the dataset with fingerprint {metadata.get('fingerprint')!r}, not {fingerprint!r}."
         )
-    try:
-        images = torch.cat([tensors["query"], tensors["support"]], dim=2)
-    except (IndexError, RuntimeError) as error:
-        shapes = " and ".join(f"{name} {tuple(tensor.shape)}" for name, tensor in tensors.items())
-        raise FileFormatError(f"{path} must have (episode, way, image) twice, but has {shapes}.") from error
+    support, query = tensors["support"], tensors["query"]
     seed = metadata.get("seed", "")
-    n_query = tensors["query"].shape[2]
-    episodes = Episodes(images, n_query, int(seed) if seed.isdecimal() and len(seed) <= 20 else None)
+    episodes = Episodes(torch.cat([query, support], dim=2), query.shape[2], int(seed) if seed.isdecimal() else None)
     check_classes(episodes, labels)
     return episodes
 

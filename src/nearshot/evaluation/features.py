@@ -1,4 +1,4 @@
-"""Features: embedding, feature files, centring and normalising."""
+"""Features: embedding, feature files, centring and normalising; and guards against leaks from training."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from torch import Tensor, nn
 from nearshot.distances import full_precision
 from nearshot.errors import FileFormatError, InputError, LeakError
 from nearshot.io import read_tensors, write_tensors
+from nearshot.text import counted, format_list
 
 FORMAT, VERSION = "nearshot-features", "1"
-SAFE_LENGTH = 1e-15
 NAMES = ("features", "labels", "centre", "content")
 
 
@@ -59,7 +59,8 @@ def embed(
     Args:
         network: a network in evaluation mode, or any function of a batch of images. `backbone.multi_layer` gives the
             multi-layer features of Appendix G.
-        images: (image, 3, height, width), or batches of them.
+        images: (image, 3, height, width), or batches of them. For a loader that also gives labels, write
+            `(batch[0] for batch in loader)`.
         batch_size: how many images to embed at once, if `images` is one tensor.
         device: where to embed; by default where the images are. The features are returned to where the images are.
     """
@@ -67,17 +68,8 @@ def embed(
     features = []
     with torch.inference_mode():
         for batch in images.split(batch_size) if isinstance(images, Tensor) else images:
-            if not isinstance(batch, Tensor):
-                raise InputError(
-                    f"images must be tensors (image, 3, height, width), not {type(batch).__name__}. If a loader also "
-                    "gives labels, use embed(network, (batch[0] for batch in …))."
-                )
             embedded = network(batch if device is None else batch.to(device))
-            if not isinstance(embedded, Tensor):
-                raise InputError(f"The network returned {type(embedded).__name__}; expected a tensor (image, dim).")
             features.append(embedded.to(batch.device))
-    if not features:
-        raise InputError("images must not be empty: there are no images to embed.")
     return torch.cat(features)  # outside inference mode, so an ordinary tensor again
 
 
@@ -100,6 +92,19 @@ def check_evaluation_mode(network: Callable[..., object]) -> None:
             )
 
 
+def check_unseen_classes(training_classes: Iterable[str], evaluated_classes: Iterable[str]) -> None:
+    """Refuse to evaluate on classes that were trained on; few-shot accuracy is about new ones (Section 2.1).
+
+    >>> check_unseen_classes(["otter", "seal"], ["seal", "whale"])
+    Traceback (most recent call last):
+    nearshot.errors.LeakError: 1 evaluated class was trained on: 'seal'. ...
+    """
+    seen = sorted(set(training_classes) & set(evaluated_classes))
+    if seen:
+        n_seen = counted(len(seen), "evaluated class was", "evaluated classes were")
+        raise LeakError(f"{n_seen} trained on: {format_list(seen)}. Few-shot accuracy needs unseen classes.")
+
+
 def power_transform(features: Tensor, power: float) -> Tensor:
     """Raise each number to a power, and keep its sign: with 0.5, features of many images are less skewed (Hu et al.).
 
@@ -108,8 +113,6 @@ def power_transform(features: Tensor, power: float) -> Tensor:
     >>> power_transform(torch.tensor([[4.0, -9.0, 0.0]]), 0.5)
     tensor([[ 2., -3.,  0.]])
     """
-    if not power > 0:
-        raise InputError(f"power must be positive (got {power}).")
     return features if power == 1 else features.sign() * features.abs().pow(power)
 
 
@@ -126,40 +129,31 @@ def prepare_features(features: Tensor, *, centre: Tensor | None = None, normalis
             f"features must be floating-point of shape (image, dim), not {features.dtype} {tuple(features.shape)}."
         )
     features = full_precision(features)
+    if centre is not None:
+        if centre.shape != features.shape[1:]:
+            raise InputError(f"centre must have shape ({features.shape[1]},), not {tuple(centre.shape)}.")
+        features = features - centre.to(features)
     if not features.sum().isfinite():  # the sum is fast, but may overflow
         bad_rows = (~features.isfinite()).any(1).nonzero()
         if len(bad_rows):
-            raise InputError(f"features must be finite; image {int(bad_rows[0])} has NaN or infinity.")
-    if centre is not None:
-        if not isinstance(centre, Tensor) or centre.shape != features.shape[1:] or not centre.isfinite().all():
-            came = f"{type(centre).__name__} of shape {tuple(np.shape(centre))}"
-            raise InputError(f"centre must be a tensor of shape ({features.shape[1]},) without NaN (got {came}).")
-        features = features - centre.to(features)
+            raise InputError(f"features and centre must be finite; image {int(bad_rows[0])} has NaN or infinity.")
     if not normalise:
-        if not features.square().sum().isfinite():
-            raise InputError("features are so large that squared distances are infinite. Normalise or scale them.")
         return features
     lengths: Tensor = features.norm(dim=1, keepdim=True)
-    if not (lengths.min() > SAFE_LENGTH and lengths.max() < 1 / SAFE_LENGTH):  # the squares may be 0 or infinite
-        largest = features.abs().amax(1, keepdim=True)
-        if not largest.all():
-            row = int((largest[:, 0] == 0).nonzero()[0])
-            after = " once the centre is subtracted" if centre is not None else ""
-            raise InputError(
-                f"The feature of image {row} is zero{after}, so it has no direction. "
-                "Use normalise=False, or find out why the network returns zeros."
-            )
-        features = features / largest
-        lengths = features.norm(dim=1, keepdim=True)
-        return features / lengths
+    if not 0 < lengths.min() <= lengths.max() < torch.inf:
+        row = int(((lengths == 0) | lengths.isinf()).nonzero()[0, 0])
+        wrong = "zero" if lengths[row] == 0 else "too large"
+        after = " once the centre is subtracted" if centre is not None else ""
+        raise InputError(
+            f"The feature of image {row} is {wrong}{after}, so it has no direction. Use normalise=False, or find out "
+            "why the network returns it."
+        )
     # In place if the memory is ours: fresh memory costs more than the division.
     return features / lengths if centre is None else features.div_(lengths)
 
 
 def save_features(features: FeatureSet, path: str | Path) -> None:
     """Write features to a safetensors file, atomically."""
-    if features.labels.is_floating_point():
-        raise InputError(f"labels must be whole numbers, one per image, not {features.labels.dtype}.")
     tensors = {name: getattr(features, name) for name in NAMES} | {"labels": features.labels.long()}
     metadata = {"format": FORMAT, "version": VERSION, "class_names": json.dumps(features.class_names)}
     metadata |= {"split": features.split or "", "fingerprint": features.fingerprint or ""}
@@ -173,20 +167,14 @@ def load_features(path: str | Path) -> FeatureSet:
     Either has arrays `features` (image, dim) and `labels` (image,), and may have `centre` (dim,). Nothing in the file
     is executed.
     """
-    path = Path(path)
-    if not path.is_file():
-        raise InputError(f"There is no features file {path}.")
-    try:
-        metadata, tensors = _read(path)
-        class_names = tuple(map(str, json.loads(metadata.get("class_names", "[]"))))
-    except FileFormatError:
-        raise
-    except Exception as error:  # NumPy's reader of .npz files raises many kinds
-        raise FileFormatError(f"{path} is not a features file, or is damaged: {error}.") from error
-    for name in ("features", "labels"):
-        if name not in tensors:
-            raise FileFormatError(f"{path} has no array {name!r}.")
-    features, labels, centre = tensors["features"], tensors["labels"], tensors.get("centre")
+    with Path(path).open("rb") as opened:
+        is_archive = opened.read(2) == b"PK"  # as every `.npz` file
+    metadata, tensors = _read_npz(Path(path)) if is_archive else read_tensors(path)
+    if metadata.get("format") != FORMAT or metadata.get("version") != VERSION:
+        raise FileFormatError(f"{path} is not a features file of format version {VERSION}.")
+    features, labels, centre = (tensors.get(name) for name in ("features", "labels", "centre"))
+    if features is None or labels is None:
+        raise FileFormatError(f"{path} must have the arrays 'features' and 'labels' (got {sorted(tensors)}).")
     right = features.ndim == 2 and labels.shape == features.shape[:1]
     right &= centre is None or centre.shape == features.shape[1:]
     if not right or not features.is_floating_point() or labels.is_floating_point():
@@ -199,25 +187,20 @@ def load_features(path: str | Path) -> FeatureSet:
         features,
         labels.long(),
         centre,
-        class_names,
+        tuple(json.loads(metadata.get("class_names", "[]"))),
         content=tensors.get("content"),
         split=metadata.get("split") or None,
         fingerprint=metadata.get("fingerprint") or None,
     )
 
 
-def _read(path: Path) -> tuple[dict[str, str], dict[str, Tensor]]:
-    with path.open("rb") as opened:
-        is_archive = opened.read(2) == b"PK"  # as every `.npz` file
-    if not is_archive:
-        metadata, tensors = read_tensors(path)
-        if metadata.get("format") != FORMAT or metadata.get("version") != VERSION:
-            raise FileFormatError(f"{path} is not a features file of format version {VERSION}.")
-        return metadata, tensors
-    with path.open("rb") as opened, np.load(opened, allow_pickle=False) as arrays:
-        found = {name: arrays[name] for name in NAMES if name in arrays.files}
+def _read_npz(path: Path) -> tuple[dict[str, str], dict[str, Tensor]]:
+    try:
+        with path.open("rb") as opened, np.load(opened, allow_pickle=False) as arrays:
+            found = {name: arrays[name] for name in NAMES if name in arrays.files}
+    except Exception as error:  # NumPy's reader raises many kinds
+        raise FileFormatError(f"{path} is not a features file, or is damaged: {error}.") from error
     for name, array in found.items():
         if array.dtype.kind not in "biuf":
             raise FileFormatError(f"{path} has {name} of type {array.dtype}, not numbers. Number the classes from 0.")
-    # torch knows this machine's byte order only.
-    return {}, {name: torch.from_numpy(a.astype(a.dtype.newbyteorder("="), copy=False)) for name, a in found.items()}
+    return {"format": FORMAT, "version": VERSION}, {name: torch.from_numpy(array) for name, array in found.items()}

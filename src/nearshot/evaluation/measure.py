@@ -11,9 +11,9 @@ from typing import Any, NamedTuple, Unpack
 import torch
 from torch import Tensor
 
-from nearshot.checks import is_integer, to_python
-from nearshot.errors import FileFormatError, InputError
-from nearshot.evaluation.classifiers import Classifier, FeatureClassifier, classifier_name
+from nearshot.checks import to_python
+from nearshot.errors import InputError
+from nearshot.evaluation.classifiers import ClassifierOrName, classifier_name
 from nearshot.evaluation.engine import Tally, Task, TaskSettings, answer
 from nearshot.evaluation.episodes import Episodes
 from nearshot.evaluation.features import FeatureSet
@@ -71,7 +71,7 @@ def evaluate_many(
     labels: Tensor | None = None,
     *,
     n_shots: Sequence[int] = (1, 5),
-    classifiers: Sequence[str | Classifier] | Mapping[str, str | FeatureClassifier] = ("centroid", "soft", "knn"),
+    classifiers: Sequence[ClassifierOrName] | Mapping[str, ClassifierOrName] = ("centroid", "soft", "knn"),
     treatments: Sequence[Treatment] | None = None,
     **settings: Unpack[TaskSettings],
 ) -> dict[Measured, Accuracy]:
@@ -79,17 +79,13 @@ def evaluate_many(
 
     Each result is that of `evaluate_features`. They are returned by (n_shot, classifier, treatment).
 
-    The queries are the same for all numbers of shots, and fewer shots are the first of more. `classifiers` are names,
-    or a mapping of names of your own to names or functions. Features are by default centred, if there is a centre, and
+    The queries are the same for all numbers of shots, and fewer shots are the first of more. `classifiers` are names or
+    functions, or a mapping of names of your own to them. Features are by default centred, if there is a centre, and
     normalised. All other arguments are those of `evaluate_features`.
     """
     n_shots = to_python(n_shots)
-    for name, given in (("n_shots", n_shots), ("classifiers", classifiers)):
-        if is_integer(given) or isinstance(given, str):
-            raise InputError(f"{name} must be several; for one, write [{given!r}].")
-    named = _named(classifiers)
-    if not n_shots or not named or (treatments is not None and not treatments):
-        raise InputError("There is nothing to measure: n_shots, classifiers and treatments must not be empty.")
+    if not isinstance(classifiers, Mapping):
+        classifiers = {classifier_name(classifier): classifier for classifier in classifiers}
     wants_centre = treatments is not None and any(treatment.centred for treatment in treatments)
     extra: TaskSettings = {"centred": True} if wants_centre else {}
     task = Task.of(features, labels, {**settings, **extra, "n_shot": max(n_shots)})
@@ -97,7 +93,7 @@ def evaluate_many(
     tallies = {}
     for treatment, n_shot in itertools.product(treatments, n_shots):
         spec = replace(task.spec, n_shot=n_shot, centred=treatment.centred, normalise=treatment.normalised)
-        for name, classifier in named.items():
+        for name, classifier in classifiers.items():
             own = replace(spec, classifier=classifier)
             tallies[Measured(n_shot, name, treatment)] = Tally.begin(task, own, name)
     digest = answer(task, list(tallies.values()))
@@ -125,11 +121,8 @@ class ClassAccuracy:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> ClassAccuracy:
         """Return the accuracy of which `as_dict` gave the values."""
-        try:
-            half = values["interval95"]
-            return cls(float(values["mean"]), math.nan if half is None else float(half), int(values["n_episodes"]))
-        except (KeyError, TypeError, ValueError) as error:
-            raise FileFormatError(f"This is not a saved accuracy of a class: {error!r}.") from error
+        half = values["interval95"]
+        return cls(values["mean"], math.nan if half is None else half, values["n_episodes"])
 
 
 def evaluate_classes(
@@ -176,16 +169,12 @@ def score_predictions(
     of the arguments are for the `Protocol` of the result; `classifier` says what made the predictions, in a few words.
     """
     shape, expected = episodes.shape, episodes.query.shape
-    if not isinstance(predictions, Tensor) or predictions.shape != expected or predictions.is_floating_point():
-        came = f"{predictions.dtype} {predictions.shape}" if isinstance(predictions, Tensor) else type(predictions)
+    if predictions.shape != expected:
+        came = tuple(predictions.shape)
+        raise InputError(f"predictions must have shape {tuple(expected)}, (episode, way, query), not {came}.")
+    if predictions.min() < 0 or predictions.max() >= shape.n_way:
         raise InputError(
-            f"predictions must be a tensor of whole numbers, {tuple(expected)} (episode, way, query), not {came}."
-        )
-    lowest, highest = int(predictions.min()), int(predictions.max())
-    if lowest < 0 or highest >= shape.n_way:
-        raise InputError(
-            f"predictions must be ways, numbers from 0 to {shape.n_way - 1} (got {lowest} to {highest}). They are not "
-            "the labels of the dataset."
+            f"predictions must be ways, numbers from 0 to {shape.n_way - 1}. They are not the labels of the dataset."
         )
     truth = torch.arange(shape.n_way, device=predictions.device)[:, None]  # (way, 1)
     protocol = Protocol(
@@ -202,16 +191,3 @@ def score_predictions(
         fingerprint=fingerprint,
     )
     return Accuracy.of_counts((predictions == truth).flatten(1).sum(1), protocol)
-
-
-def _named(
-    classifiers: Sequence[str | FeatureClassifier] | Mapping[str, str | FeatureClassifier],
-) -> Mapping[str, str | FeatureClassifier]:
-    """Return classifiers by their names, which a function of features does not have."""
-    if isinstance(classifiers, Mapping):
-        return classifiers
-    for classifier in classifiers:
-        if not isinstance(classifier, str | Classifier):
-            name = classifier_name(classifier)
-            raise InputError(f"classifiers needs a name for a function of your own: {{{name!r}: …}} instead of […].")
-    return {classifier_name(classifier): classifier for classifier in classifiers}

@@ -29,87 +29,76 @@ class Similarities(NamedTuple):
     to_means: dict[int, Tensor]  # (episode, way, query), by the number of shots of the class means
 
 
-class SimilarityBuffers:
-    """Computes the similarities of up to `at_once` episodes, always in the same memory.
-
-    Fresh memory would cost more than the gathering. A result is valid until the next one is computed, and each thread
-    needs its own buffers.
+def episode_similarities(
+    features: Tensor, lengths: Tensor, rows: Tensor, shape: EpisodeShape, shots_of_means: Sequence[int], *, images: bool
+) -> Similarities:
+    """Return the similarities of some episodes.
 
     Args:
         features: (image, dim), around zero: far from it, 2qs − ‖s‖² loses its digits.
         lengths: (image,) the squared lengths ‖s‖² of the features.
+        rows: (episode, image) indices of images, queries of all ways first, then support.
         shape: ways, shots and queries.
         shots_of_means: the numbers of shots of which class means are needed.
-        needs_images: whether the similarities to each support image are needed.
-        at_once: how many episodes there is room for.
+        images: whether the similarities to each support image are needed.
     """
+    n_queries = shape.n_way * shape.n_query
+    to_images = features.new_empty(len(rows), shape.n_way, shape.n_shot, n_queries if images else 0)
+    to_means = {n: features.new_empty(len(rows), shape.n_way, n_queries) for n in shots_of_means}
+    squares = {n: features.new_empty(len(rows), shape.n_way) for n in shots_of_means}  # of the sums over shots
+    multiply = multiply_in_cache if rows.device.type == "cpu" else multiply_at_once
+    multiply(features, rows, to_images, to_means, squares)
+    for n, products in to_means.items():
+        if images:
+            torch.sum(to_images[:, :, :n], 2, out=products)  # the product of a sum is the sum of the products
+        products.mul_(2 / n).sub_(squares[n][:, :, None].div_(n**2))
+    support_lengths = lengths[rows[:, n_queries:]].view(*to_images.shape[:3], 1)
+    return Similarities(to_images.mul_(2).sub_(support_lengths), to_means)
 
-    def __init__(
-        self,
-        features: Tensor,
-        lengths: Tensor,
-        shape: EpisodeShape,
-        shots_of_means: Sequence[int],
-        *,
-        needs_images: bool,
-        at_once: int,
-    ) -> None:
-        self.features, self.lengths, self.shape, self.needs_images = features, lengths, shape, needs_images
-        self.n_queries = shape.n_way * shape.n_query
-        self.gather_at_once = at_once
-        if features.device.type == "cpu":
-            self.gather_at_once = max(1, CACHE_BYTES // (shape.batch_size * features[0].nbytes))
-        self.gathered = features.new_empty(self.gather_at_once * shape.batch_size, features.shape[1])
-        self.to_images = features.new_empty(at_once, shape.n_way, shape.n_shot, self.n_queries if needs_images else 0)
-        self.to_means = {n: features.new_empty(at_once, shape.n_way, self.n_queries) for n in shots_of_means}
-        self.sums = features.new_empty(self.gather_at_once, shape.n_way, features.shape[1])  # over shots
-        self.squares = {n: features.new_empty(at_once, shape.n_way) for n in shots_of_means}  # of the sums
 
-    def compute(self, rows: Tensor) -> Similarities:
-        """Return the similarities of episodes; `rows` (episode, image), queries of all ways first, then support."""
-        (self._products_in_cache if rows.device.type == "cpu" else self._products)(rows)
-        to_images, to_means = self.to_images[: len(rows)], {n: t[: len(rows)] for n, t in self.to_means.items()}
-        for n, products in to_means.items():
-            if self.needs_images:
-                torch.sum(to_images[:, :, :n], 2, out=products)  # the product of a sum is the sum of the products
-            products.mul_(2 / n).sub_(self.squares[n][: len(rows), :, None].div_(n**2))
-        lengths = self.lengths[rows[:, self.n_queries :]].view(*to_images.shape[:3], 1)
-        return Similarities(to_images.mul_(2).sub_(lengths), to_means)
+Products = dict[int, Tensor]  # by the number of shots of a sum
 
-    def _products_in_cache(self, rows: Tensor) -> None:
-        # A few episodes at a time, all in NumPy: torch's calls may wait for the interpreter, which threads share.
-        features, all_rows, place, sums = (t.numpy() for t in (self.features, rows, self.gathered, self.sums))
-        to_images, n_way, n_queries = self.to_images.numpy(), self.shape.n_way, self.n_queries
-        means = [(n, products.numpy(), self.squares[n].numpy()) for n, products in self.to_means.items()]
-        for start in range(0, len(rows), self.gather_at_once):
-            some = all_rows[start : start + self.gather_at_once]
-            n_some, here = len(some), slice(start, start + len(some))
-            # Rows are in range: "clip" spares NumPy the checks, and a copy that it would make for them.
-            gathered = features.take(some.ravel(), axis=0, out=place[: some.size], mode="clip")
-            gathered = gathered.reshape(n_some, some.shape[1], -1)  # (episode, image, dim)
-            query = gathered[:, :n_queries].swapaxes(1, 2)  # (episode, dim, query)
-            support = gathered[:, n_queries:].reshape(n_some, n_way, -1, features.shape[1])
-            if self.needs_images:
-                np.matmul(support, query[:, None], out=to_images[here])
-            for n, products, squares in means:
-                np.add.reduce(support[:, :, :n], axis=2, out=sums[:n_some])
-                np.vecdot(sums[:n_some], sums[:n_some], out=squares[here])
-                if not self.needs_images:
-                    np.matmul(sums[:n_some], query, out=products[here])
 
-    def _products(self, rows: Tensor) -> None:
-        shape, n_queries, n_episodes = self.shape, self.n_queries, len(rows)
-        gathered = self.gathered[: rows.numel()]
-        torch.index_select(self.features, 0, rows.flatten(), out=gathered)
-        gathered = gathered.view(*rows.shape, -1)  # (episode, image, dim)
-        query, support = gathered[:, :n_queries].transpose(1, 2), gathered[:, n_queries:]
-        if self.needs_images:
-            torch.bmm(support, query, out=self.to_images[:n_episodes].flatten(1, 2))
-        for n, products in self.to_means.items():
-            sums = support.unflatten(1, (shape.n_way, shape.n_shot))[:, :, :n].sum(2)  # (episode, way, dim)
-            torch.sum(sums.square(), 2, out=self.squares[n][:n_episodes])
-            if not self.needs_images:
-                torch.bmm(sums, query, out=products[:n_episodes])
+def multiply_in_cache(features: Tensor, rows: Tensor, to_images: Tensor, to_sums: Products, squares: Products) -> None:
+    """Write the products of queries with support images, or else with their sums over shots, and the sums' squares.
+
+    A few episodes at a time, all in NumPy: torch's calls may wait for the interpreter, which threads share.
+    """
+    _, n_way, n_shot, n_of_images = to_images.shape
+    n_queries, dim = rows.shape[1] - n_way * n_shot, features.shape[1]
+    at_once = min(max(1, CACHE_BYTES // (rows.shape[1] * features[0].nbytes)), len(rows))
+    source, all_rows, products = features.numpy(), rows.numpy(), to_images.numpy()
+    gathered = np.empty((at_once * rows.shape[1], dim), source.dtype)
+    sums = np.empty((at_once, n_way, dim), source.dtype)
+    means = [(n, by_sum.numpy(), squares[n].numpy()) for n, by_sum in to_sums.items()]
+    for start in range(0, len(rows), at_once):
+        some = all_rows[start : start + at_once]
+        n_some, here = len(some), slice(start, start + len(some))
+        # Rows are in range: "clip" spares NumPy the checks, and a copy that it would make for them.
+        taken = source.take(some.ravel(), axis=0, out=gathered[: some.size], mode="clip").reshape(*some.shape, dim)
+        query = taken[:, :n_queries].swapaxes(1, 2)  # (episode, dim, query)
+        support = taken[:, n_queries:].reshape(n_some, n_way, n_shot, dim)
+        if n_of_images:
+            np.matmul(support, query[:, None], out=products[here])
+        for n, by_sum, square in means:
+            np.add.reduce(support[:, :, :n], axis=2, out=sums[:n_some])
+            np.vecdot(sums[:n_some], sums[:n_some], out=square[here])
+            if not n_of_images:
+                np.matmul(sums[:n_some], query, out=by_sum[here])
+
+
+def multiply_at_once(features: Tensor, rows: Tensor, to_images: Tensor, to_sums: Products, squares: Products) -> None:
+    """Write what `multiply_in_cache` does, for all episodes at once."""
+    _, n_way, n_shot, n_of_images = to_images.shape
+    gathered = features[rows]  # (episode, image, dim)
+    support, query = gathered[:, -n_way * n_shot :], gathered[:, : -n_way * n_shot].mT
+    if n_of_images:
+        torch.bmm(support, query, out=to_images.flatten(1, 2))
+    for n, by_sum in to_sums.items():
+        sums = support.unflatten(1, (n_way, n_shot))[:, :, :n].sum(2)  # (episode, way, dim)
+        torch.sum(sums.square(), 2, out=squares[n])
+        if not n_of_images:
+            torch.bmm(sums, query, out=by_sum)
 
 
 # The scores of a fast path, (episode, way, query), and (episode, query) the smallest difference between similarities

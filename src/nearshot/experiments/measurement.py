@@ -132,8 +132,6 @@ def _accuracy(network: TrainedNetwork, one: Measurement, request: Request, store
         features=layers_of if one.layers or tuned.projection else None,  # type: ignore[arg-type]  # the network is one
         optimiser=optimiser,
         batch_norm=batch_norm,
-        # torch has no batch norm in bfloat16 for several episodes at once.
-        episodes_at_once=1 if network.bfloat16 else None,
         spec=replace(spec, inductive=True),
         **asked,
     )

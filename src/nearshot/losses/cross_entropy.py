@@ -1,4 +1,7 @@
-"""Cross-entropy on a linear head, the loss of SimpleShot, alone or mixed with NCA."""
+"""Cross-entropy on a linear head, the loss of SimpleShot, alone or mixed with NCA; and distillation.
+
+In distillation a network learns what an earlier one, its teacher, answers (Hinton et al., 2015).
+"""
 
 from __future__ import annotations
 
@@ -6,10 +9,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from nearshot.distances import Distance, DistanceName, full_precision
-from nearshot.errors import InputError
-from nearshot.losses.nca import nca_loss
-from nearshot.losses.preconditions import check_embeddings, check_fraction, checked_labels, values_can_be_read
+from nearshot.distances import DISTANCES, Distance, DistanceName, full_precision
+from nearshot.errors import look_up
+from nearshot.losses.blocks import NOTHING
+from nearshot.losses.neighbours import check_fraction, check_temperature, checked_labels, nca_loss
 
 
 def cross_entropy_loss(logits: Tensor, labels: Tensor, *, label_smoothing: float = 0.0) -> Tensor:
@@ -20,12 +23,7 @@ def cross_entropy_loss(logits: Tensor, labels: Tensor, *, label_smoothing: float
     >>> cross_entropy_loss(torch.tensor([[9.0, 0.0], [0.0, 9.0]]), torch.tensor([0, 1])) < 1e-3
     tensor(True)
     """
-    check_fraction(label_smoothing, "label_smoothing")
-    check_embeddings(logits, "logits")
-    labels = checked_labels(labels, logits, "labels")
-    if values_can_be_read(labels) and not 0 <= labels.min() <= labels.max() < logits.shape[1]:
-        found = f"{int(labels.min())} to {int(labels.max())}"
-        raise InputError(f"labels must be in range({logits.shape[1]}), the classes of the head, but go from {found}.")
+    labels = checked_labels(labels, logits, "logits")
     with torch.autocast(logits.device.type, enabled=False):
         return F.cross_entropy(full_precision(logits), labels, label_smoothing=label_smoothing)
 
@@ -65,3 +63,52 @@ def mixed_loss(
         return nca
     cross_entropy = cross_entropy_loss(logits, labels, label_smoothing=label_smoothing)
     return cross_entropy_weight * cross_entropy + (1 - cross_entropy_weight) * nca
+
+
+def distillation_loss(logits: Tensor, teacher_logits: Tensor, *, temperature: float = 4.0) -> Tensor:
+    """Return T² · KL(softmax(teacher / T) ‖ softmax(student / T)), the mean over images.
+
+    Args:
+        logits: (image, class), the student's.
+        teacher_logits: (image, class), the teacher's; they get no gradient.
+        temperature: T. The factor T² keeps the gradient's size for any T.
+
+    >>> logits = torch.tensor([[1.0, 2.0, 3.0]])
+    >>> distillation_loss(logits, logits + 5)
+    tensor(0.)
+    """
+    check_temperature(temperature)
+    with torch.autocast(logits.device.type, enabled=False):
+        student, teacher = (
+            (full_precision(one) / temperature).log_softmax(1) for one in (logits, teacher_logits.detach())
+        )
+        return temperature**2 * F.kl_div(student, teacher, reduction="batchmean", log_target=True)
+
+
+def neighbour_distillation_loss(
+    embeddings: Tensor,
+    teacher_embeddings: Tensor,
+    *,
+    temperature: float | Tensor = 1.0,
+    distance: DistanceName = "euclidean",
+    distillation_temperature: float = 4.0,
+) -> Tensor:
+    """Return the `distillation_loss` of the neighbours that each image of a batch picks, as in NCA.
+
+    The logits are −d²/T of an image to all others, so the teacher's embeddings may have another dimension.
+
+    Args:
+        embeddings: (image, dim), the student's, of at least two images.
+        teacher_embeddings: (image, teacher's dim); they get no gradient.
+        temperature: T of the loss that both were trained with.
+        distance: "euclidean" (squared) or "cosine".
+        distillation_temperature: the temperature of `distillation_loss`.
+    """
+    measure = look_up(DISTANCES, distance, "distance")
+    with torch.autocast(embeddings.device.type, enabled=False):
+        itself = torch.eye(len(embeddings), dtype=torch.bool, device=embeddings.device)
+        logits = [
+            (-measure(one, one) / temperature).masked_fill(itself, NOTHING)
+            for one in (full_precision(embeddings), full_precision(teacher_embeddings.detach()))
+        ]
+    return distillation_loss(logits[0], logits[1], temperature=distillation_temperature)

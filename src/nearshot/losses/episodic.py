@@ -9,8 +9,7 @@ from nearshot.distances import Distance, DistanceName, full_precision
 from nearshot.episode_shape import EpisodeShape
 from nearshot.errors import InputError
 from nearshot.losses.blocks import Roles
-from nearshot.losses.neighbours import loss_of_roles, neighbour_loss
-from nearshot.losses.preconditions import check_embeddings, checked_labels, values_can_be_read
+from nearshot.losses.neighbours import checked_labels, loss_of_roles, neighbour_loss, values_can_be_read
 
 
 def prototypical_loss(
@@ -40,8 +39,7 @@ def prototypical_loss(
     >>> prototypical_loss(support, torch.tensor([0, 0, 1]), query, torch.tensor([0, 1])) < 1e-9
     tensor(True)
     """
-    check_embeddings(support, "support")
-    support_labels = checked_labels(support_labels, support, "support_labels")
+    support_labels = checked_labels(support_labels, support, "support")
     classes, class_of_image, class_sizes = support_labels.unique(return_inverse=True, return_counts=True)
     sums = full_precision(support).new_zeros(len(classes), support.shape[1])
     sums = sums.index_add(0, class_of_image, full_precision(support))  # (class, dim)
@@ -66,10 +64,8 @@ def matching_loss(
     The arguments are those of `prototypical_loss`, and with one shot the two are equal. `distance="cosine"` is the
     choice of Vinyals et al.; the paper finds the Euclidean distance better and uses it throughout.
     """
-    check_embeddings(support, "support")
-    support_labels = checked_labels(support_labels, support, "support_labels")
-    check_embeddings(query, "query")
-    query_labels = checked_labels(query_labels, query, "query_labels")
+    support_labels = checked_labels(support_labels, support, "support")
+    query_labels = checked_labels(query_labels, query, "query")
     if values_can_be_read(query_labels):
         strangers = query_labels[~torch.isin(query_labels, support_labels)]
         if len(strangers):
@@ -116,8 +112,7 @@ def episode_loss(
     >>> torch.isclose(episode, matching_loss(embeddings[:4], labels[:4], embeddings[4:], labels[4:]))
     tensor(True)
     """
-    check_embeddings(embeddings, "embeddings")
-    labels = checked_labels(labels, embeddings, "labels")
+    labels = checked_labels(labels, embeddings)
     roles = episode_roles(full_precision(embeddings), labels, shape, prototypes=prototypes, separate=separate)
     return loss_of_roles(roles, temperature, background, distance)
 

@@ -1,4 +1,11 @@
-"""The one loss: each anchor should pick a same-class neighbour among its candidates."""
+"""The one loss: each anchor should pick a same-class neighbour among its candidates.
+
+In Neighbourhood Component Analysis every image of a batch is an anchor, and all the others are its candidates.
+
+The checks at the end are those of all losses. Shapes and types are always checked. Values (NaN, a negative temperature)
+are checked on the CPU only: reading a value from an accelerator makes the host wait for it in every step. There, NaN in
+gives NaN out.
+"""
 
 from __future__ import annotations
 
@@ -11,13 +18,6 @@ from torch import Tensor
 from nearshot.distances import DISTANCES, Distance, DistanceName, full_precision, unit_length
 from nearshot.errors import InputError, look_up
 from nearshot.losses.blocks import NOTHING, Roles, blockwise_loss
-from nearshot.losses.preconditions import (
-    check_embeddings,
-    check_temperature,
-    checked_labels,
-    is_transformed,
-    values_can_be_read,
-)
 
 # From this many pairs, the loss is computed in blocks: on a CPU where that is faster, elsewhere to save memory.
 PAIRS_BEFORE_BLOCKS_CPU = 2**17
@@ -63,22 +63,70 @@ def neighbour_loss(
     >>> torch.isclose(loss, torch.tensor(math.log(1 + math.exp(1 - 4))))
     tensor(True)
     """
-    check_embeddings(anchors, "anchors")
-    check_embeddings(candidates, "candidates")
-    if anchors.shape[1] != candidates.shape[1] or anchors.device != candidates.device:
-        found = [f"{tensor.shape[1]} dimensions on {tensor.device}" for tensor in (anchors, candidates)]
-        raise InputError(f"anchors and candidates must agree in dimension and device, not have {' and '.join(found)}.")
-    anchor_labels = checked_labels(anchor_labels, anchors, "anchor_labels")
-    candidate_labels = checked_labels(candidate_labels, candidates, "candidate_labels")
-    if same_set and (
-        len(anchors) != len(candidates)
-        or (values_can_be_read(anchor_labels) and not torch.equal(anchor_labels, candidate_labels))
-    ):
-        sizes = f"{len(candidates)} candidates are the {len(anchors)} anchors"
-        raise InputError(f"same_set means that the {sizes}, but their number or their labels differ.")
+    anchor_labels = checked_labels(anchor_labels, anchors, "anchors")
+    candidate_labels = checked_labels(candidate_labels, candidates, "candidates")
+    if same_set and values_can_be_read(anchor_labels) and not torch.equal(anchor_labels, candidate_labels):
+        raise InputError("same_set means that the candidates are the anchors, but their labels differ.")
     common = torch.promote_types(anchors.dtype, candidates.dtype)
     roles = Roles(anchors.to(common), anchor_labels, candidates.to(common), candidate_labels, same_set)
     return loss_of_roles(roles, temperature, background, distance)
+
+
+def nca_loss(
+    embeddings: Tensor,
+    labels: Tensor,
+    *,
+    temperature: float | Tensor = 1.0,
+    background: float = 0.0,
+    distance: DistanceName | Distance = "euclidean",
+    keep_positives: float = 1.0,
+    keep_negatives: float = 1.0,
+    generator: torch.Generator | None = None,
+) -> Tensor:
+    """Return the NCA loss of a batch (Section 2.2): no support, no queries, all pairs.
+
+    Args:
+        embeddings: (image, dim).
+        labels: (image,) whole numbers.
+        temperature: as for `neighbour_loss`, like `background` and `distance`.
+        background: 0 is the exact loss, 1e-10 the arithmetic of the published experiments.
+        distance: "euclidean", "cosine", or a callable.
+        keep_positives: the fraction of ordered positive pairs to use, chosen at random (Section 3.3); their number is
+            exactly the fraction of all positive pairs of the batch, rounded down. Choosing takes memory quadratic in
+            the batch.
+        keep_negatives: the same for negatives.
+        generator: the source of the random choice; needed when a fraction is under 1.
+
+    >>> embeddings = torch.tensor([[0.0], [1.0], [5.0], [6.0]])
+    >>> nca_loss(embeddings, torch.tensor([0, 0, 1, 1])) < nca_loss(embeddings, torch.tensor([0, 1, 0, 1]))
+    tensor(True)
+    """
+    labels = checked_labels(labels, embeddings)
+    check_fraction(keep_positives, "keep_positives")
+    check_fraction(keep_negatives, "keep_negatives")
+    kept_pairs = None
+    if keep_positives < 1 or keep_negatives < 1:
+        if generator is None:
+            raise InputError("Keeping a random fraction of the pairs needs a generator.")
+        positive, negative = pair_masks(labels, labels, same_set=True)
+        kept_pairs = keep_exactly(positive, keep_positives, generator)
+        kept_pairs = kept_pairs | keep_exactly(negative, keep_negatives, generator)
+    roles = Roles(embeddings, labels, embeddings, labels, same_set=True, kept_pairs=kept_pairs)
+    return loss_of_roles(roles, temperature, background, distance)
+
+
+def keep_exactly(pairs: Tensor, fraction: float, generator: torch.Generator) -> Tensor:
+    """Keep a random `fraction` of the true entries of a mask, their number rounded down.
+
+    Each pair draws a number and the lowest are kept. No value is read on the host, so an accelerator does not wait.
+    """
+    draws = torch.rand(pairs.shape, dtype=torch.float64, device=generator.device, generator=generator)
+    draws = torch.where(pairs, draws.to(pairs.device), 2.0)  # entries that are no pair come last
+    n_kept = (pairs.sum().double() * fraction).floor()
+    places = torch.arange(pairs.numel(), device=pairs.device)
+    kept = torch.empty(pairs.numel(), dtype=torch.bool, device=pairs.device)
+    kept[draws.flatten().argsort()] = places < n_kept
+    return kept.view_as(pairs)
 
 
 def loss_of_roles(
@@ -86,17 +134,19 @@ def loss_of_roles(
 ) -> Tensor:
     """Return `neighbour_loss` of anchors and candidates that have been checked already."""
     check_temperature(temperature)
-    if not 0 <= background < 1:
-        raise InputError(f"background must be at least 0 and under 1, not {background}.")
     measure = look_up(DISTANCES, distance, "distance") if isinstance(distance, str) else distance
-    with torch.autocast(roles.anchors.device.type, enabled=False):
-        if isinstance(distance, str) and _use_blocks(roles):
+    device = roles.anchors.device.type
+    n_pairs = len(roles.anchors) * len(roles.candidates)
+    is_large = n_pairs >= (PAIRS_BEFORE_BLOCKS_CPU if device == "cpu" else PAIRS_BEFORE_BLOCKS)
+    # Blocks do not support `torch.func`.
+    in_blocks = is_large and not is_transformed(roles.anchors) and not is_transformed(roles.candidates)
+    in_blocks = in_blocks and not (device == "cpu" and torch.compiler.is_compiling())
+    with torch.autocast(device, enabled=False):
+        if isinstance(distance, str) and in_blocks:
             return blockwise_loss(_scaled(roles, distance, temperature), background)
         distances = measure(full_precision(roles.anchors), full_precision(roles.candidates))
-        expected = (len(roles.anchors), len(roles.candidates))
-        # Another shape could be broadcast to this one, and the loss would be of something else.
-        if not isinstance(distances, Tensor) or distances.shape != expected:
-            shape = tuple(distances.shape) if isinstance(distances, Tensor) else type(distances).__name__
+        expected, shape = (len(roles.anchors), len(roles.candidates)), tuple(distances.shape)
+        if shape != expected:  # it could be broadcast, and the loss would be of something else
             raise InputError(f"distance must return {expected}, a number per pair (anchor, candidate), not {shape}.")
         return _dense_loss(roles, -distances / temperature, background)
 
@@ -126,14 +176,6 @@ def pair_masks(anchor_labels: Tensor, candidate_labels: Tensor, *, same_set: boo
     return same_class & ~itself, ~same_class & ~itself
 
 
-def _use_blocks(roles: Roles) -> bool:
-    """Whether the batch is large, and is not differentiated by `torch.func` or forward, which blocks do not support."""
-    on_cpu = roles.anchors.device.type == "cpu"
-    if any(map(is_transformed, (roles.anchors, roles.candidates))) or (on_cpu and torch.compiler.is_compiling()):
-        return False
-    return len(roles.anchors) * len(roles.candidates) >= (PAIRS_BEFORE_BLOCKS_CPU if on_cpu else PAIRS_BEFORE_BLOCKS)
-
-
 def _scaled(roles: Roles, distance: DistanceName, temperature: float | Tensor) -> Roles:
     """Return the roles with embeddings whose squared Euclidean distances are the distances divided by T.
 
@@ -151,3 +193,48 @@ def _scaled(roles: Roles, distance: DistanceName, temperature: float | Tensor) -
     anchors = scaled(roles.anchors)
     candidates = anchors if roles.candidates is roles.anchors else scaled(roles.candidates)
     return roles._replace(anchors=anchors, candidates=candidates)
+
+
+def values_can_be_read(tensor: Tensor) -> bool:
+    """Whether reading a value is free: on the CPU, outside `torch.compile` and `torch.func`."""
+    return tensor.device.type == "cpu" and not torch.compiler.is_compiling() and not is_transformed(tensor)
+
+
+def is_transformed(tensor: Tensor) -> bool:
+    """Whether a tensor is inside `torch.func`; False while compiling, where asking breaks the graph."""
+    return not torch.compiler.is_compiling() and bool(torch._C._functorch.is_functorch_wrapped_tensor(tensor))
+
+
+def checked_labels(labels: Tensor, embeddings: Tensor, name: str = "embeddings") -> Tensor:
+    """Return labels (image,) as int64; raise an error unless both are usable. `name` is that of the embeddings."""
+    if embeddings.ndim != 2 or not embeddings.is_floating_point() or embeddings.numel() == 0:
+        raise InputError(
+            f"{name} must be a floating-point matrix (image, feature) with at least one of each, not "
+            f"{embeddings.dtype} of shape {tuple(embeddings.shape)}."
+        )
+    if labels.shape != (len(embeddings),) or labels.is_floating_point():
+        raise InputError(
+            f"The labels of {name} must be one whole number per image: expected shape ({len(embeddings)},), not "
+            f"{labels.dtype} of shape {tuple(labels.shape)}."
+        )
+    if values_can_be_read(embeddings) and not embeddings.detach().sum().isfinite():  # the sum is quick to compute
+        bad_rows = (~embeddings.detach().isfinite()).any(1).nonzero()
+        if len(bad_rows):
+            raise InputError(f"{name} has NaN or infinity, first in row {int(bad_rows[0])}. Did training diverge?")
+    return labels.long()
+
+
+def check_temperature(temperature: float | Tensor) -> None:
+    """Raise an error unless a temperature is one positive number."""
+    if isinstance(temperature, Tensor):
+        if not values_can_be_read(temperature):
+            return
+        temperature = float(temperature.detach())
+    if not 0 < temperature < math.inf:
+        raise InputError(f"temperature must be a positive number, not {temperature}.")
+
+
+def check_fraction(value: float, name: str) -> None:
+    """Raise an error unless a value is in [0, 1]."""
+    if not 0 <= value <= 1:
+        raise InputError(f"{name} must be between 0 and 1, not {value}.")

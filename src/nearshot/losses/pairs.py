@@ -10,7 +10,6 @@ from typing import NamedTuple
 import torch
 
 from nearshot.episode_shape import EpisodeShape
-from nearshot.errors import InputError
 from nearshot.losses.episodic import episode_roles
 from nearshot.losses.neighbours import pair_masks
 
@@ -80,8 +79,6 @@ def expected_pairs(class_sizes: Sequence[int], batch_size: int) -> ExpectedPairs
     126.79...
     """
     n_images, n_pairs = sum(class_sizes), math.comb(batch_size, 2)
-    if not 1 <= batch_size <= n_images:
-        raise InputError(f"batch_size must be from 1 to {n_images}, the number of images, not {batch_size}.")
     positives = alone = 0.0
     for size, n_classes in Counter(class_sizes).items():
         n_own = n_classes * size

@@ -11,8 +11,7 @@ from torch import Tensor
 from nearshot.distances import full_precision, unit_length
 from nearshot.errors import InputError
 from nearshot.losses.blocks import NOTHING
-from nearshot.losses.neighbours import pair_masks
-from nearshot.losses.preconditions import check_embeddings, check_temperature, checked_labels
+from nearshot.losses.neighbours import check_temperature, checked_labels, pair_masks
 
 # The published code clamps every cosine and every denominator to at least this, which also stops their gradient.
 SMALLEST_PUBLISHED = 1e-10
@@ -46,8 +45,7 @@ def supervised_contrastive_loss(
     >>> tidy < supervised_contrastive_loss(embeddings, torch.tensor([0, 1, 0, 1]))
     tensor(True)
     """
-    check_embeddings(embeddings, "embeddings")
-    labels = checked_labels(labels, embeddings, "labels")
+    labels = checked_labels(labels, embeddings)
     check_temperature(temperature)
     if variant not in ("khosla", "published"):
         raise InputError(f"variant must be 'khosla' or 'published', not {variant!r}.")

@@ -1,7 +1,7 @@
 """Backbones, from images to embeddings, and the heads used in training."""
 
 from nearshot.models.backbone import IMAGENET, Backbone, BackboneSpec, Normalisation
-from nearshot.models.heads import LinearHead, ProjectionHead
+from nearshot.models.layers import LinearHead, ProjectionHead
 from nearshot.models.registry import BACKBONES, build_backbone
 from nearshot.models.weights import load_backbone, read_notes, save_backbone
 

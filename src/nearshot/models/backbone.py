@@ -53,8 +53,6 @@ class Backbone(nn.Module):
 
     def set_input_size(self, input_size: int) -> None:
         """Use the network for images of another side, with the same weights."""
-        if input_size < 1:
-            raise InputError(f"input_size must be at least 1 (got {input_size}).")
         self.spec = replace(self.spec, input_size=input_size)
 
     def stages(self, images: Tensor) -> list[Tensor]:
@@ -91,22 +89,6 @@ def stage_outputs(blocks: nn.ModuleList, x: Tensor) -> list[Tensor]:
 def average_over_places(feature_maps: Tensor) -> Tensor:
     """Return the average over height and width: (image, channel, height, width) to (image, channel)."""
     return feature_maps.flatten(2).mT.mean(1)  # over (image, place, channel): the gradient then has channels last
-
-
-def check_images(images: Tensor, name: str, *, side: int | None = None, smallest: int = 1) -> None:
-    """Raise an error unless images are a batch of colour images, of the required side if there is one."""
-    if images.ndim != 4 or images.shape[1] != 3 or not images.is_floating_point():
-        raise InputError(
-            f"{name} takes normalised colour images (image, 3, height, width), not {images.dtype} of shape "
-            f"{tuple(images.shape)}."
-        )
-    if side is not None and tuple(images.shape[2:]) != (side, side):
-        raise InputError(
-            f"This {name} was built for {side}×{side} images, not {images.shape[2]}×{images.shape[3]}. "
-            f"Resize them, or build it with input_size={images.shape[2]}."
-        )
-    if min(images.shape[2:]) < smallest:
-        raise InputError(f"{name} needs images of at least {smallest}×{smallest}, not {tuple(images.shape[2:])}.")
 
 
 def initialise(network: nn.Module, nonlinearity: str) -> None:

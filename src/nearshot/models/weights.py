@@ -30,7 +30,6 @@ from nearshot.models.timm import TimmBackbone
 
 FORMAT, VERSION = "nearshot-backbone", "1"
 PREFIX = "backbone."  # of the names of the network's own tensors
-HEADS = ("projection", "head")  # linear layers that are used in training only
 LARGEST_INPUT = 4096
 # The published backbones' files, each with a model card, and the sha256 of each.
 PUBLISHED_FOLDER = Path(__file__).parent / "published"
@@ -61,9 +60,9 @@ def save_backbone(
         head: the linear classifier that it was trained with, likewise.
     """
     tensors, spec = backbone_content(backbone, training_mean=training_mean, dtype=dtype, notes=notes)
-    for kind, layer in zip(HEADS, (projection, head), strict=True):
-        for name, tensor in layer.state_dict(prefix=f"{kind}.").items() if layer is not None else ():
-            tensors[name] = _stored(name, tensor, dtype)
+    for kind, layer in (("projection", projection), ("head", head)):
+        if layer is not None:
+            tensors |= {name: _stored(name, t, dtype) for name, t in layer.state_dict(prefix=f"{kind}.").items()}
     write_tensors(path, tensors, {"format": FORMAT, "version": VERSION, "spec": json.dumps(spec)})
 
 
@@ -75,7 +74,11 @@ def backbone_content(
     notes: Mapping[str, str] | None = None,
 ) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Return the tensors and the JSON description of a file; the arguments are those of `save_backbone`."""
-    backbone = _unwrapped(backbone)
+    while not isinstance(backbone, Backbone):  # inside a module of `torch.compile` or data parallelism
+        inner = getattr(backbone, "_orig_mod", None) or getattr(backbone, "module", None)
+        if not isinstance(inner, nn.Module):
+            raise InputError(f"Only backbones made by build_backbone can be saved, not a {type(backbone).__name__}.")
+        backbone = inner
     if dtype is not None and not dtype.is_floating_point:
         raise InputError(f"dtype must be a floating-point type, not {dtype}.")
     spec = {
@@ -112,15 +115,15 @@ def load_backbone(path_or_name: str | Path, *, input_size: int | None = None) ->
     name = auto_backbone() if str(path_or_name) == AUTO else str(path_or_name)
     if name.startswith(TIMM_PREFIX):
         return TimmBackbone(name, input_size, pretrained=True).eval()
-    backbone = load_pretrained(name) if name in VARIANTS else _from_file(_path_of(name))
+    if name in VARIANTS:
+        backbone: Backbone = load_pretrained(name)
+    else:
+        path = _path_of(name)
+        spec, tensors = _read(path)
+        backbone = backbone_of_content(tensors, spec, path)
     if input_size is not None:
         backbone.set_input_size(input_size)
     return backbone
-
-
-def _from_file(path: Path) -> Backbone:
-    spec, tensors = _read(path)
-    return backbone_of_content(tensors, spec, path)
 
 
 def load_head(path: str | Path, kind: Literal["projection", "head"]) -> nn.Linear | None:
@@ -139,26 +142,22 @@ def load_head(path: str | Path, kind: Literal["projection", "head"]) -> nn.Linea
 
 def backbone_of_content(tensors: Mapping[str, Tensor], spec: Any, path: Path) -> Backbone:
     """Return the backbone of a file's tensors and description, which are checked here; `path` is for errors."""
-    name = _checked_spec(spec, path)["name"]
+    if not _is_valid(spec):
+        raise FileFormatError(f"{path} is damaged: its description of the backbone cannot be read.")
+    name = spec["name"]
     # A name of timm must be that of a model in the library, not an address to download one from.
     model = name.removeprefix(TIMM_PREFIX)
     is_timm = name.startswith(TIMM_PREFIX) and all(letter.isalnum() or letter in "._-" for letter in model)
     if name not in BACKBONES and not is_timm:
         raise FileFormatError(f"{path} is for a backbone {name!r}, which this version of nearshot does not have.")
     with torch.random.fork_rng(devices=[]):  # the new weights are replaced: leave the random state unchanged
-        try:
-            backbone = build_backbone(name, input_size=spec["input_size"])
-        except InputError as error:
-            raise FileFormatError(f"{path} describes an impossible backbone: {error}") from error
+        backbone = build_backbone(name, input_size=spec["input_size"])
     try:
         backbone.load_state_dict({k.removeprefix(PREFIX): t for k, t in tensors.items() if k.startswith(PREFIX)})
     except RuntimeError as error:
         reason = str(error).splitlines()[1].strip()  # the first of the differences
         raise FileFormatError(f"{path} does not have the weights of {name}: {reason:.300}") from error
     mean = tensors["training_mean"].float() if "training_mean" in tensors else None
-    if mean is not None and mean.shape != (backbone.embedding_dim,):
-        came = tuple(mean.shape)
-        raise FileFormatError(f"{path} has a training_mean of shape {came}; {name} needs ({backbone.embedding_dim},).")
     normalisation = Normalisation(tuple(spec["mean"]), tuple(spec["std"]))
     how = {"interpolation": spec.get("interpolation", "bilinear"), "crop": spec.get("crop", 1.0)}
     backbone.spec = replace(backbone.spec, normalisation=normalisation, training_mean=mean, **how)
@@ -194,17 +193,6 @@ def _path_of(path_or_name: str | Path) -> Path:
     return published_file(str(path_or_name)) if str(path_or_name) in PUBLISHED else Path(path_or_name)
 
 
-def _unwrapped(module: nn.Module) -> Backbone:
-    """Return the backbone inside a module of `torch.compile` or data parallelism."""
-    inner = module
-    while not isinstance(inner, Backbone):
-        inside = getattr(inner, "_orig_mod", None) or getattr(inner, "module", None)
-        if not isinstance(inside, nn.Module):
-            raise InputError(f"Only backbones made by build_backbone can be saved, not a {type(module).__name__}.")
-        inner = inside
-    return inner
-
-
 def _read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """Return the description and the tensors of a file. Other formats than safetensors are not read: they run code."""
     if not path.is_file():
@@ -214,50 +202,33 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
         found = f"{metadata.get('format')!r}, version {metadata.get('version')!r}"
         raise FileFormatError(f"{path} has the format {found}; this nearshot reads {FORMAT!r}, version {VERSION}.")
     try:
-        spec = json.loads(metadata["spec"])
-    except (KeyError, ValueError, RecursionError):
-        spec = None
-    for name, tensor in tensors.items():
-        if not tensor.isfinite().all():
-            raise FileFormatError(f"{path} is damaged: its tensor {name!r} has NaN or infinity.")
-    return _checked_spec(spec, path), tensors
-
-
-def _checked_spec(spec: Any, path: Path) -> dict[str, Any]:
-    if not _is_valid(spec):
-        raise FileFormatError(f"{path} is damaged: its description of the backbone cannot be read.")
-    return dict(spec)
+        return json.loads(metadata["spec"]), tensors
+    except (KeyError, ValueError, RecursionError) as error:
+        raise FileFormatError(f"{path} is damaged: its description of the backbone cannot be read.") from error
 
 
 def _is_valid(spec: Any) -> bool:
     """Whether a description has the fields that loading needs, in their types and ranges."""
-
-    def has_three_numbers(key: str) -> bool:
-        value = spec.get(key)
-        return isinstance(value, list) and [isinstance(x, float | int) and abs(x) < 1e6 for x in value] == [True] * 3
-
-    return (
-        isinstance(spec, dict)
-        and isinstance(spec.get("name"), str)
-        and type(spec.get("input_size")) is int
-        and 1 <= spec["input_size"] <= LARGEST_INPUT
-        and has_three_numbers("mean")
-        and has_three_numbers("std")
-        and all(value > 0 for value in spec["std"])
-        and spec.get("interpolation", "bilinear") in get_args(Interpolation)
-        and isinstance(spec.get("crop", 1.0), float | int)
-        and 0.1 <= spec.get("crop", 1.0) <= 1
-        and isinstance(spec.get("notes"), dict)
-        and all(isinstance(text, str) for note in spec["notes"].items() for text in note)
-    )
+    try:
+        return (
+            isinstance(spec["name"], str)
+            and type(spec["input_size"]) is int
+            and 1 <= spec["input_size"] <= LARGEST_INPUT
+            and len(spec["mean"]) == len(spec["std"]) == 3
+            and all(abs(float(number)) < 1e6 for number in (*spec["mean"], *spec["std"]))
+            and min(spec["std"]) > 0
+            and spec.get("interpolation", "bilinear") in get_args(Interpolation)
+            and 0.1 <= spec.get("crop", 1.0) <= 1
+            and all(isinstance(text, str) for note in spec["notes"].items() for text in note)
+        )
+    except (KeyError, TypeError, ValueError, AttributeError):
+        return False
 
 
 def _stored(name: str, tensor: Tensor, dtype: torch.dtype | None) -> Tensor:
     tensor = tensor.detach().cpu().contiguous()
-    if not tensor.isfinite().all():
-        raise InputError(f"{name} has NaN or infinity; a broken backbone is not saved.")
     if dtype is not None and tensor.is_floating_point():
         tensor = tensor.to(dtype)
-        if not tensor.isfinite().all():
-            raise InputError(f"{name} does not fit {dtype}; save it in float32 or bfloat16.")
+    if not tensor.isfinite().all():
+        raise InputError(f"{name} has NaN or infinity in {tensor.dtype}; a broken backbone is not saved.")
     return tensor

@@ -12,8 +12,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from nearshot.errors import InputError
 from nearshot.losses import distillation_loss, neighbour_distillation_loss
-from nearshot.models import Backbone, build_backbone, load_backbone
-from nearshot.models.heads import LinearHead, ProjectionHead
+from nearshot.models import Backbone, LinearHead, ProjectionHead, build_backbone, load_backbone
 from nearshot.models.weights import load_head
 from nearshot.training.config import TrainConfig
 from nearshot.training.methods import LossInputs, has_linear_head

@@ -12,11 +12,11 @@ from typing import Any
 import torch
 import triton
 import triton.language as tl
-from torch import Tensor
+from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from nearshot.models.kernels import triton_shared as shared
-from nearshot.models.kernels.triton_shared import Line, NormSettings
+from nearshot.models.kernels.triton_shared import Line
 
 VALUES = 4096  # values that a program keeps in its registers
 # Programs that share the sums, and their warps; tuned on an H200, which has 132 processors.
@@ -24,31 +24,41 @@ SUMMING = {"programs": 528, "num_warps": 8}
 SUMMING_GRADIENTS = {"programs": 1056, "num_warps": 4}
 SUMMING_MORE = {"programs": 1056, "num_warps": 8}  # with a shortcut or two gradients
 NO_LINE = (None, None, None, None)
-NO_INPUT = (None, *NO_LINE)
 Gradients = tuple[Tensor | None, Tensor | None, Tensor | None]
 
 
 class NormAct(torch.autograd.Function):
-    """activation(norm(x) + shortcut) in training, once differentiable; the shortcut may have a norm of its own.
+    """activation(norm(x) + shortcut), once differentiable in training; the shortcut may have a norm of its own.
 
     The output comes twice, for two uses (`two_uses`): the two gradients are added up while they are read.
     """
 
     @staticmethod
     def forward(
-        ctx: Any, slope: float, x: Tensor, weight: Tensor, bias: Tensor, settings: NormSettings, *past: Any
+        ctx: Any,
+        slope: float,
+        norm: nn.BatchNorm2d,
+        x: Tensor,
+        weight: Tensor,
+        bias: Tensor,
+        shortcut: Tensor | None,
+        past_norm: nn.BatchNorm2d | None,
+        past_weight: Tensor | None,
+        past_bias: Tensor | None,
     ) -> tuple[Tensor, Tensor]:
-        """Return the output, twice, and keep what the backward pass needs.
-
-        `past` is empty, or a shortcut, or a shortcut and its norm's weight, bias and settings.
-        """
+        """Return the output, twice, and keep what the backward pass needs. The weights and biases are the norms'."""
+        n_rows, width = _shape(x)
         with torch.cuda.device_of(x):  # Triton starts kernels on the current one
-            line = _line_of(x, weight, bias, settings)
-            past_line = _line_of(*past) if len(past) > 1 else None
-            shortcut = past[0] if past else None
-            output = _normalised(x, line, shortcut, past_line, slope)
-        ctx.slope, ctx.n_past = slope, len(past)
-        kept = NO_INPUT if past_line is None else (shortcut, *past_line)
+            line = _line_of(norm, x)
+            past = None if past_norm is None or shortcut is None else _line_of(past_norm, shortcut)
+            output = torch.empty_like(x)
+            grid, sizes = shared.tiling(n_rows, width, rows=_rows(width))
+            _normalise[grid](
+                x, *line, shortcut, *(past or NO_LINE), output, n_rows, width,
+                slope=slope, has_shortcut=shortcut is not None, has_past=past is not None, **sizes,
+            )  # fmt: skip
+        ctx.slope = slope
+        kept = (None, *NO_LINE) if past is None else (shortcut, *past)
         ctx.save_for_backward(x, *line, *kept, None if shortcut is None else output)
         ctx.set_materialize_grads(False)
         return output, shared.second_output(output)
@@ -59,28 +69,23 @@ class NormAct(torch.autograd.Function):
         """Return the gradients of the arguments of `forward`."""
         x, *line, shortcut, mean, scale, weight, bias, output = ctx.saved_tensors
         gradient, again = shared.incoming_gradients(gradients)
-        n_past: int = ctx.n_past
-        if gradient is None:
-            return (None,) * (5 + n_past)
-        past_line = None if shortcut is None else Line(mean, scale, weight, bias)
+        past = None if shortcut is None else Line(mean, scale, weight, bias)
         with torch.cuda.device_of(x):
-            of_x, of_past = _backward(gradient, again, x, Line(*line), shortcut, past_line, output, ctx.slope)
-        return None, *of_x, None, *(*of_past, None)[:n_past]
+            of_x, (of_shortcut, *of_past) = _backward(
+                gradient, again, x, Line(*line), shortcut, past, output, ctx.slope
+            )
+        return None, None, *of_x, of_shortcut, None, *of_past
 
 
-def evaluate_norm(slope: float, x: Tensor, weight: Tensor, bias: Tensor, settings: NormSettings, *past: Any) -> Tensor:
-    """Return the output with the running statistics; `past` as in `NormAct.forward`."""
-    with torch.cuda.device_of(x):
-        past_line = shared.running_line(*past[1:]) if len(past) > 1 else None
-        return _normalised(x, shared.running_line(weight, bias, settings), past[0] if past else None, past_line, slope)
-
-
-def _line_of(x: Tensor, weight: Tensor, bias: Tensor, settings: NormSettings) -> Line:
-    """Return a norm with a batch's own statistics, and update the running ones."""
+def _line_of(norm: nn.BatchNorm2d, x: Tensor) -> Line:
+    """Return a norm with a batch's own statistics, or in evaluation with the running ones."""
+    if not norm.training:
+        return shared.running_line(norm)
     n_rows, width = _shape(x)
-    sums, grid, sizes = _sums(x, 3, **SUMMING)
+    grid, sizes = shared.sharing(n_rows, width, rows=_rows(width), **SUMMING)
+    sums = x.new_empty(3, grid[1], width, dtype=torch.float32)
     _summarise[grid](x, sums, n_rows, width, **sizes)
-    return shared.batch_line(sums, n_rows, weight, bias, settings)
+    return shared.batch_line(norm, sums, n_rows)
 
 
 def _backward(
@@ -98,10 +103,11 @@ def _backward(
     `shortcut`: only where it has a norm, whose line is `past`; `output`: only where there was a shortcut.
     """
     n_rows, width = _shape(x)
-    keep = again is not None or (output is not None and slope != 1)
+    keep = again is not None or output is not None
     behind = torch.empty_like(x) if keep else gradient  # before the activation, for norm and shortcut
-    plain = again is None and output is None
-    sums, grid, sizes = _sums(x, 2 if past is None else 3, **(SUMMING_GRADIENTS if plain else SUMMING_MORE))
+    how = SUMMING_MORE if keep else SUMMING_GRADIENTS
+    grid, sizes = shared.sharing(n_rows, width, rows=_rows(width), **how)
+    sums = x.new_empty(2 if past is None else 3, grid[1], width, dtype=torch.float32)
     _add_up_gradients[grid](
         gradient, again, x, *line, shortcut, *(past or NO_LINE), output, behind, sums, n_rows, width,
         slope=slope, twofold=again is not None, has_shortcut=output is not None, has_past=past is not None, keep=keep,
@@ -110,9 +116,10 @@ def _backward(
     totals = x.new_empty(sums.shape[0], width, dtype=torch.float32)
     _total[(width // 16, sums.shape[0])](sums, totals, width, sums.shape[1], num_warps=8)
     of_x, of_shortcut = torch.empty_like(x), None if past is None else torch.empty_like(x)
-    _spread_gradients[_tiles(n_rows, width)](
+    grid, sizes = shared.tiling(n_rows, width, rows=_rows(width))
+    _spread_gradients[grid](
         behind, x, *line, shortcut, *(past or NO_LINE), totals, of_x, of_shortcut, n_rows, width,
-        slope=1.0 if keep else slope, has_past=past is not None, **_sizes(width),
+        slope=1.0 if keep else slope, has_past=past is not None, **sizes,
     )  # fmt: skip
     of_bias, of_weight = totals[0], totals[1]
     if past is not None:
@@ -120,40 +127,29 @@ def _backward(
     return (of_x, of_weight, of_bias), (None if output is None else behind, None, None)
 
 
-def _normalised(x: Tensor, line: Line, shortcut: Tensor | None, past: Line | None, slope: float) -> Tensor:
-    n_rows, width = _shape(x)
-    output = torch.empty_like(x)
-    _normalise[_tiles(n_rows, width)](
-        x, *line, shortcut, *(past or NO_LINE), output, n_rows, width,
-        slope=slope, has_shortcut=shortcut is not None, has_past=past is not None, **_sizes(width),
-    )  # fmt: skip
-    return output
-
-
 def _shape(x: Tensor) -> tuple[int, int]:
     width = x.shape[1]
     return x.numel() // width, width
 
 
-def _sizes(width: int) -> dict[str, int]:
-    """Return how many rows and channels a program takes at a time."""
-    channels = shared.channels_of(width)
-    return {"rows": VALUES // channels, "channels": channels}
+def _rows(width: int) -> int:
+    return VALUES // shared.channels_of(width)
 
 
-def _tiles(n_rows: int, width: int) -> tuple[int]:
-    """Return how many programs it takes, if each takes its rows and channels once."""
-    sizes = _sizes(width)
-    return (width // sizes["channels"] * triton.cdiv(n_rows, sizes["rows"]),)
+@triton.jit
+def _rows_from(start, n_rows, width, channel, rows: tl.constexpr):
+    """Return where the values of some rows and channels are, and which of the rows exist."""
+    row = start + tl.arange(0, rows).to(tl.int64)
+    return row[:, None] * width + channel[None, :], (row < n_rows)[:, None]
 
 
-def _sums(x: Tensor, n_sums: int, programs: int, num_warps: int) -> tuple[Tensor, tuple[int, int], dict[str, int]]:
-    """Return room for sums, (sum, program, channel), the programs by channels and rows, and their sizes."""
-    n_rows, width = _shape(x)
-    sizes = _sizes(width)
-    grid = shared.program_grid(n_rows, width, sizes["rows"], programs)
-    sums = x.new_empty(n_sums, grid[1], width, dtype=torch.float32)
-    return sums, grid, sizes | {"num_warps": num_warps}
+@triton.jit
+def _own_tile(n_rows, width, rows: tl.constexpr, channels: tl.constexpr):
+    """Return the channels, the places and the existing rows of a program's tile, counted from the end."""
+    tile = tl.num_programs(0) - 1 - tl.program_id(0)
+    channel = tile % (width // channels) * channels + tl.arange(0, channels)
+    places, inside = _rows_from(tile // (width // channels) * rows, n_rows, width, channel, rows)
+    return channel, places, inside
 
 
 @triton.jit
@@ -163,17 +159,15 @@ def _summarise(x, sums, n_rows, width, rows: tl.constexpr, channels: tl.constexp
     Values are relative to the mean of the share's first rows, so that a mean far from zero costs no digits.
     """
     channel = tl.program_id(0) * channels + tl.arange(0, channels)
-    row = tl.arange(0, rows).to(tl.int64)
     begin = tl.program_id(1) * rows
-    inside = (begin + row < n_rows)[:, None]
-    values = tl.load(x + (begin + row)[:, None] * width + channel[None, :], mask=inside, other=0.0).to(tl.float32)
+    places, inside = _rows_from(begin, n_rows, width, channel, rows)
+    values = tl.load(x + places, mask=inside, other=0.0).to(tl.float32)
     origin = tl.sum(values, 0) / tl.minimum(n_rows - begin, rows).to(tl.float32)
     first = tl.zeros((rows, channels), tl.float32)
     second = tl.zeros((rows, channels), tl.float32)
     count = 0
     for start in range(begin, n_rows, tl.num_programs(1) * rows):
-        inside = (start + row < n_rows)[:, None]
-        places = (start + row)[:, None] * width + channel[None, :]
+        places, inside = _rows_from(start, n_rows, width, channel, rows)
         values = tl.load(x + places, mask=inside, other=0.0).to(tl.float32) - origin[None, :]
         values = tl.where(inside, values, 0.0)
         first += values
@@ -190,12 +184,7 @@ def _normalise(
     rows: tl.constexpr, channels: tl.constexpr,
 ):  # fmt: skip
     """activation((x − mean) · scale · weight + bias + shortcut), the shortcut with a norm of its own or without."""
-    tile = tl.num_programs(0) - 1 - tl.program_id(0)
-    channel = tile % (width // channels) * channels + tl.arange(0, channels)
-    row = tl.arange(0, rows).to(tl.int64)
-    start = tile // (width // channels) * rows
-    inside = (start + row < n_rows)[:, None]
-    places = (start + row)[:, None] * width + channel[None, :]
+    channel, places, inside = _own_tile(n_rows, width, rows, channels)
     centre, factor, offset, _ = shared.load_line(mean, scale, weight, bias, channel)
     values = (tl.load(x + places, mask=inside).to(tl.float32) - centre) * factor + offset
     if has_shortcut:
@@ -204,8 +193,7 @@ def _normalise(
             centre, factor, offset, _ = shared.load_line(past_mean, past_scale, past_weight, past_bias, channel)
             added = (added - centre) * factor + offset
         values += added
-    if slope != 1.0:
-        values = shared.activated(values, values, slope)
+    values = shared.activated(values, values, slope)
     tl.store(output + places, values.to(output.dtype.element_ty), mask=inside)
 
 
@@ -218,7 +206,6 @@ def _add_up_gradients(
 ):  # fmt: skip
     """Sum a program's share of the gradient behind the activation, and of its product with each normalised input."""
     channel = tl.program_id(0) * channels + tl.arange(0, channels)
-    row = tl.arange(0, rows).to(tl.int64)
     centre, factor, offset, length = shared.load_line(mean, scale, weight, bias, channel)
     first = tl.zeros((rows, channels), tl.float32)
     second = tl.zeros((rows, channels), tl.float32)
@@ -226,16 +213,14 @@ def _add_up_gradients(
         past_centre, _, _, past_length = shared.load_line(past_mean, past_scale, past_weight, past_bias, channel)
         third = tl.zeros((rows, channels), tl.float32)
     for start in range(tl.program_id(1) * rows, n_rows, tl.num_programs(1) * rows):
-        inside = (start + row < n_rows)[:, None]
-        places = (start + row)[:, None] * width + channel[None, :]
+        places, inside = _rows_from(start, n_rows, width, channel, rows)
         values = tl.load(x + places, mask=inside, other=0.0).to(tl.float32) - centre
         arriving = shared.load_arriving(gradient, again, places, inside, twofold)
-        if slope != 1.0:
-            if has_shortcut:
-                ahead = tl.load(output + places, mask=inside, other=0.0).to(tl.float32)
-            else:
-                ahead = values * factor + offset
-            arriving = shared.activated(arriving, ahead, slope)
+        if has_shortcut:
+            ahead = tl.load(output + places, mask=inside, other=0.0).to(tl.float32)
+        else:
+            ahead = values * factor + offset
+        arriving = shared.activated(arriving, ahead, slope)
         if keep:
             tl.store(behind + places, arriving.to(behind.dtype.element_ty), mask=inside)
         first += arriving
@@ -270,12 +255,7 @@ def _spread_gradients(
     slope: tl.constexpr, has_past: tl.constexpr, rows: tl.constexpr, channels: tl.constexpr,
 ):  # fmt: skip
     """The gradient of x: what is behind the activation, without its mean and its part along normalised x."""
-    tile = tl.num_programs(0) - 1 - tl.program_id(0)
-    channel = tile % (width // channels) * channels + tl.arange(0, channels)
-    row = tl.arange(0, rows).to(tl.int64)
-    start = tile // (width // channels) * rows
-    inside = (start + row < n_rows)[:, None]
-    places = (start + row)[:, None] * width + channel[None, :]
+    channel, places, inside = _own_tile(n_rows, width, rows, channels)
     count = n_rows.to(tl.float32)
     centre, factor, offset, length = shared.load_line(mean, scale, weight, bias, channel)
     values = tl.load(x + places, mask=inside).to(tl.float32) - centre

@@ -2,22 +2,14 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import torch
 import triton
 import triton.language as tl
-from torch import Tensor
+from torch import Tensor, nn
 
 AT_ONCE = tl.constexpr(256)  # sums that are added up at a time
-
-
-class NormSettings(NamedTuple):
-    """The settings of a norm beside its weights. The running statistics are updated in place."""
-
-    running: tuple[Tensor, Tensor]
-    momentum: float
-    epsilon: float
 
 
 class Line(NamedTuple):
@@ -34,11 +26,10 @@ def second_output(output: Tensor) -> Tensor:
     return output.new_empty(0).set_(output)  # type: ignore[call-overload,no-any-return]
 
 
-def incoming_gradients(gradients: tuple[Tensor | None, ...]) -> tuple[Tensor | None, Tensor | None]:
+def incoming_gradients(gradients: tuple[Tensor | None, ...]) -> tuple[Tensor, Tensor | None]:
     """Return the gradients of both outputs, channels last; a missing one (of an unused output) comes second."""
-    came = [gradient.contiguous(memory_format=torch.channels_last) for gradient in gradients if gradient is not None]
-    first, second = (*came, None, None)[:2]
-    return first, second
+    first, *rest = (one.contiguous(memory_format=torch.channels_last) for one in gradients if one is not None)
+    return first, rest[0] if rest else None
 
 
 def channels_of(width: int) -> int:
@@ -46,27 +37,41 @@ def channels_of(width: int) -> int:
     return next(size for size in (64, 32, 16) if width % size == 0)
 
 
-def program_grid(n_rows: int, width: int, rows: int, programs: int) -> tuple[int, int]:
-    """Return the number of programs by channels and by rows, where about `programs` share all rows."""
-    n_columns = width // channels_of(width)
-    return n_columns, min(triton.cdiv(n_rows, rows), triton.cdiv(programs, n_columns))
+def sharing(
+    n_rows: int, width: int, *, rows: int, programs: int, **options: int
+) -> tuple[tuple[int, ...], dict[str, int]]:
+    """Return the grid by channels and by rows, where about `programs` share all rows; and their sizes and options."""
+    channels = channels_of(width)
+    n_columns = width // channels
+    grid = n_columns, min(triton.cdiv(n_rows, rows), triton.cdiv(programs, n_columns))
+    return grid, {"rows": rows, "channels": channels, **options}
 
 
-def running_line(weight: Tensor, bias: Tensor, settings: NormSettings) -> Line:
+def tiling(n_rows: int, width: int, *, rows: int, **options: int) -> tuple[tuple[int, ...], dict[str, int]]:
+    """Return the grid in which each program takes its rows and channels once; and their sizes and options."""
+    channels = channels_of(width)
+    return (width // channels * triton.cdiv(n_rows, rows),), {"rows": rows, "channels": channels, **options}
+
+
+def running_line(norm: nn.BatchNorm2d) -> Line:
     """Return a norm with its running statistics."""
-    mean, variance = settings.running
-    return Line(mean, torch.rsqrt(variance + settings.epsilon), weight, bias)
+    mean, variance = cast(Tensor, norm.running_mean), cast(Tensor, norm.running_var)
+    return Line(mean, torch.rsqrt(variance + norm.eps), norm.weight, norm.bias)
 
 
-def batch_line(sums: Tensor, n_rows: int, weight: Tensor, bias: Tensor, settings: NormSettings) -> Line:
-    """Return the norm of a batch from the programs' counts, means and squared deviations, (3, program, channel)."""
+def batch_line(norm: nn.BatchNorm2d, sums: Tensor, n_rows: int) -> Line:
+    """Return the norm of a batch from the programs' counts, means and squared deviations, (3, program, channel).
+
+    The running statistics are updated.
+    """
+    norm.num_batches_tracked.add_(1)  # type: ignore[union-attr]
     _, n_programs, width = sums.shape
     mean, scale = sums.new_empty(2, width)
     _moments[(width // 16,)](
-        sums, mean, scale, *settings.running, settings.momentum, settings.epsilon, n_rows, width, n_programs,
+        sums, mean, scale, norm.running_mean, norm.running_var, norm.momentum, norm.eps, n_rows, width, n_programs,
         num_warps=8,
     )  # fmt: skip
-    return Line(mean, scale, weight, bias)
+    return Line(mean, scale, norm.weight, norm.bias)
 
 
 @triton.jit

@@ -18,13 +18,14 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 import triton
 import triton.language as tl
-from torch import Tensor
+from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from nearshot.models.kernels import triton_shared as shared
-from nearshot.models.kernels.triton_shared import Line, NormSettings
+from nearshot.models.kernels.triton_shared import Line
 
 # Places of a tile, warps, and programs that share the places: as many as fit an H200's 132 processors at once. None of
 # the others that were tried there saves 0.1 ms of a step of 30 ms.
@@ -35,17 +36,23 @@ ONE = tl.constexpr(27)  # where a patch has its one; behind it are zeros up to 3
 
 
 class ConvNormAct(torch.autograd.Function):
-    """relu(norm(conv(images))) in training, once differentiable; the output comes twice, see `NormAct`."""
+    """relu(norm(conv(images))), once differentiable in training; the output comes twice, see `NormAct`."""
 
     @staticmethod
     def forward(
-        ctx: Any, images: Tensor, kernel: Tensor, weight: Tensor, bias: Tensor, settings: NormSettings
+        ctx: Any, norm: nn.BatchNorm2d, images: Tensor, kernel: Tensor, weight: Tensor, bias: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Return the output, twice; only the moments are kept for the backward pass."""
+        """Return the output, twice; only the moments are kept for the backward pass. Weight and bias are the norm's."""
+        n_images, _, *sides = images.shape
         with torch.cuda.device_of(images):
-            matrix = _as_matrix(kernel, images.dtype)
-            line, squares = _line_of(images, matrix, weight, bias, settings)
-            output = _normalised(images, matrix, line)
+            # (channel, 3, row, column) as (32, channel): by row, then column, then colour, then zeros
+            matrix = kernel.permute(2, 3, 1, 0).reshape(ONE.value, -1)
+            matrix = F.pad(matrix, (0, 0, 0, 32 - ONE.value)).to(images.dtype).contiguous()
+            n_places, width = images.numel() // 3, matrix.shape[1]
+            line, squares = _line_of(norm, images, matrix)
+            output = images.new_empty(n_images, *sides, width).permute(0, 3, 1, 2)  # channels last
+            grid, sizes = shared.tiling(n_places, width, **NORMALISING)
+            _normalise_convolution[grid](images, matrix, *line, output, n_places, *sides, width, **sizes)
         ctx.save_for_backward(images, matrix, squares, *line)
         ctx.set_materialize_grads(False)
         return output, shared.second_output(output)
@@ -55,50 +62,29 @@ class ConvNormAct(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
         """Return the gradients of the arguments of `forward`; the images have none."""
         images, matrix, squares, *line = ctx.saved_tensors
-        gradient, again = shared.incoming_gradients(gradients)
-        if gradient is None:
-            return (None,) * 5
         with torch.cuda.device_of(images):
-            of_kernel, of_weight, of_bias = _backward(gradient, again, images, matrix, squares, Line(*line))
-        return None, of_kernel, of_weight, of_bias, None
+            given = shared.incoming_gradients(gradients)
+            return None, None, *_backward(*given, images, matrix, squares, Line(*line))
 
 
-def evaluate_stem(images: Tensor, kernel: Tensor, weight: Tensor, bias: Tensor, settings: NormSettings) -> Tensor:
-    """Return the output with the running statistics."""
-    with torch.cuda.device_of(images):
-        return _normalised(images, _as_matrix(kernel, images.dtype), shared.running_line(weight, bias, settings))
-
-
-def _line_of(
-    images: Tensor, matrix: Tensor, weight: Tensor, bias: Tensor, settings: NormSettings
-) -> tuple[Line, Tensor]:
-    """Return the norm with the batch's own statistics, and PᵀP by program; update the running statistics."""
-    n_places, width = _n_places(images), matrix.shape[1]
-    grid, sizes = _sharing(n_places, width, **SUMMING)
+def _line_of(norm: nn.BatchNorm2d, images: Tensor, matrix: Tensor) -> tuple[Line, Tensor | None]:
+    """Return the norm with the batch's own statistics, and PᵀP by program; in evaluation, with the running ones."""
+    if not norm.training:
+        return shared.running_line(norm), None
+    n_places, width = images.numel() // 3, matrix.shape[1]
+    grid, sizes = shared.sharing(n_places, width, **SUMMING)
     sums = images.new_empty(3, grid[1], width, dtype=torch.float32)
     squares = images.new_empty(grid[1], 32, 32, dtype=torch.float32)
     _summarise_convolution[grid](images, matrix, sums, squares, n_places, *images.shape[2:], width, **sizes)
-    return shared.batch_line(sums, n_places, weight, bias, settings), squares
-
-
-def _normalised(images: Tensor, matrix: Tensor, line: Line) -> Tensor:
-    n_images, _, *sides = images.shape
-    n_places, width = _n_places(images), matrix.shape[1]
-    output = images.new_empty(n_images, *sides, width).permute(0, 3, 1, 2)  # channels last
-    channels = shared.channels_of(width)
-    grid = (width // channels * triton.cdiv(n_places, NORMALISING["rows"]),)
-    _normalise_convolution[grid](
-        images, matrix, *line, output, n_places, *sides, width, channels=channels, **NORMALISING
-    )
-    return output
+    return shared.batch_line(norm, sums, n_places), squares
 
 
 def _backward(
     gradient: Tensor, again: Tensor | None, images: Tensor, matrix: Tensor, squares: Tensor, line: Line
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return the gradients of kernel, weight and bias."""
-    width, n_places = matrix.shape[1], _n_places(images)
-    grid, sizes = _sharing(n_places, width, **BACKWARD)
+    n_places, width = images.numel() // 3, matrix.shape[1]
+    grid, sizes = shared.sharing(n_places, width, **BACKWARD)
     products = images.new_empty(grid[1], width, 32, dtype=torch.float32)
     _add_up_products[grid](
         gradient, again, images, matrix, *line, products, n_places, *images.shape[2:], width,
@@ -114,24 +100,6 @@ def _backward(
         of_matrix = scale * weight * (along - patches * (of_bias / n_places) - with_x * (of_weight / n_places))
     of_kernel = of_matrix[: ONE.value].view(3, 3, 3, width).permute(3, 2, 0, 1)
     return of_kernel.float(), of_weight.float(), of_bias.float()
-
-
-def _as_matrix(kernel: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return (channel, 3, row, column) as (32, channel): by row, then column, then colour, then zeros."""
-    matrix = kernel.permute(2, 3, 1, 0).reshape(ONE.value, -1)
-    return torch.nn.functional.pad(matrix, (0, 0, 0, 32 - ONE.value)).to(dtype).contiguous()
-
-
-def _n_places(images: Tensor) -> int:
-    return images.numel() // 3
-
-
-def _sharing(
-    n_places: int, width: int, *, rows: int, programs: int, **options: int
-) -> tuple[tuple[int, int], dict[str, int]]:
-    """Return the grid of programs by channels and places, and their sizes and options."""
-    sizes = {"rows": rows, "channels": shared.channels_of(width)}
-    return shared.program_grid(n_places, width, rows, programs), sizes | options
 
 
 @triton.jit
