@@ -292,9 +292,9 @@ def test_features_that_differ_are_no_problem_and_equal_or_random_ones_are() -> N
     line = noise[:, :1] * torch.ones(16) + 1e-3 * noise
     for problem, features in {None: separate, "chance": noise, "collapse": line}.items():
         accuracy = evaluate_features(features, labels, n_episodes=500, normalise=False)
-        found = warnings_about(features, [accuracy])
+        found = warnings_about(features, [accuracy], TrainConfig())
         assert problem in found[0] if problem else not found
-    assert "collapse" in warnings_about(torch.ones(200, 16), [])[0]
+    assert "collapse" in warnings_about(torch.ones(200, 16), [], TrainConfig())[0]
 
 
 def test_a_run_warns_from_its_middle_on(

@@ -166,7 +166,7 @@ def _optional_rule(info: tyro.constructors.PrimitiveTypeInfo) -> tyro.constructo
         return None
     given = tyro.constructors.PrimitiveTypeInfo.make(kinds[0], info.markers)
     spec = tyro.constructors.ConstructorRegistry.get_primitive_spec(given)
-    if not isinstance(spec, tyro.constructors.PrimitiveConstructorSpec) or spec.nargs != 1:
+    if not isinstance(spec, tyro.constructors.PrimitiveConstructorSpec) or not isinstance(spec.nargs, int):
         return None
     return replace(
         spec,

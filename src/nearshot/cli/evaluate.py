@@ -122,7 +122,7 @@ def _table(found: list[Evaluation]) -> Table:
     table = Table(
         *("shots", "classifier", "accuracy %", "weights"),
         title=("" if unfinished is None else f"UNFINISHED RUN, after {unfinished}\n")
-        + f"{found[0].dataset}, {protocol.split} split: {protocol.n_way}-way, "
+        + f"{found[0].dataset}, {protocol.split} split: {protocol.n_way}-way (chance {100 / protocol.n_way:.4g} %), "
         f"{counted(protocol.n_query, 'query', 'queries')} a class, "
         f"{protocol.n_episodes:,} episodes, seed {protocol.seed}, inductive"
         + (f"; features of layers {', '.join(map(str, found[0].layers))}" if found[0].layers else "")

@@ -117,6 +117,8 @@ def parse(arguments: list[str]) -> Train:
     >>> parse(["--dataset", "./my-photos", "--batch-size", "64", "--validation-way=2", "--epochs", "3"]).auto
     ('images_per_class', 'n_shot', 'least_images', 'validation_shots', 'validation_queries')
     """
+    if arguments and not arguments[0].startswith("-"):
+        raise InputError(f"train has options only. For your own images: nearshot train --dataset {quote(arguments[0])}")
     kinds: dict[str, Any] = get_type_hints(TrainConfig) | {"preset": str, "output": Path, "data_dir": Path}
     names = ("preset", "output", "data_dir", *BASIC, *EPISODE_SETTINGS, *TRAIN_SETTINGS)
     fields: list[Any] = [(name, kinds[name] | None, None) for name in dict.fromkeys(names)]
@@ -131,6 +133,10 @@ def parse(arguments: list[str]) -> Train:
     other_preset = None
     if begun is not None and (begun.path / "config.json").is_file():
         config, adapts = begun.read_config(), False
+    elif begun is not None and not given.keys() - {"output", "data_dir", "resume"}:
+        raise InputError(
+            f"There is no run in {begun.path} to resume. Give the settings of a new one, such as --preset."
+        )
     else:
         if other_preset := _preset_for_images(given):
             given["preset"] = other_preset

@@ -189,8 +189,8 @@ class TrainConfig:
     decay: float = 0.1
     """For steps: the factor."""
     warm_up: float | None = None
-    """Epochs over which the learning rate rises from zero at the start; None is a twelfth of the run, such as 10 of 120
-    epochs. The paper's presets have 0."""
+    """Epochs over which the learning rate rises from zero at the start; by default a twelfth of the run, such as 10 of
+    120 epochs. The paper's presets have 0."""
     ema_decay: float = 0.0
     """Evaluate and save an exponential moving average of the weights, with this decay per step, such as 0.999; 0 uses
     the weights themselves."""

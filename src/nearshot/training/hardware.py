@@ -28,7 +28,7 @@ STEPS_TO_COMPILE = 2000
 
 @dataclass(frozen=True)
 class Hardware:
-    """Devices, and how to use them. None chooses what is fastest."""
+    """Devices, and how to use them. The defaults choose what is fastest."""
 
     accelerator: str = "auto"
     """auto, cpu, cuda or mps; auto is cuda where available, and cpu otherwise."""
@@ -37,14 +37,14 @@ class Hardware:
     nodes: int = 1
     """Machines. Start the same command on each with torchrun."""
     residence: Residence | None = None
-    """Where the images live: on the device, in the host's memory, or on disk, read ahead. None chooses by size."""
+    """Where the images live: on the device, in the host's memory, or on disk, read ahead. By default by size."""
     fuse: bool | None = None
-    """Compute batch norm, shortcut and activation in one Triton kernel. None does so on a GPU for networks that support
+    """Compute batch norm, shortcut and activation in one Triton kernel. By default on a GPU for networks that support
     it (resnet12 and conv4) and are not compiled."""
     compile: bool | None = None
-    """Compile the network. None does so on a GPU where it is not fused, for runs long enough to win the time back."""
+    """Compile the network. By default on a GPU where it is not fused, for runs long enough to win the time back."""
     graph: bool | None = None
-    """Replay a step as a CUDA graph. None does so on a single GPU, except for an `OwnLoss` and for micro-batches: a
+    """Replay a step as a CUDA graph. By default on a single GPU, except for an `OwnLoss` and for micro-batches: a
     graph repeats what the device did, not what Python decided."""
     timeout_minutes: float = 10.0
     """Minutes that the processes of a run wait for each other, before it stops with an error."""

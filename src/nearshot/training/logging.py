@@ -20,6 +20,7 @@ from nearshot.training.checkpoint import Progress as TrainingProgress
 from nearshot.training.config import TrainConfig
 from nearshot.training.run_folder import RunFolder
 
+SLOW = 3600.0  # seconds
 NO_CURVES = ("epoch", "time", "first", "since_start", "validation")
 
 
@@ -107,20 +108,26 @@ class RunLog:
                 self.events.flush()
         if self.wandb is not None:
             self.wandb.log(scalars, step=record["epoch"])
-        n_taken, n_left = self.progress.step - self.first_step, self.n_steps - self.progress.step
-        per_step = (time.perf_counter() - self.started) / max(n_taken, 1)  # with validation and everything else
-        minutes, remainder = divmod(round(per_step * n_left), 60)
-        left = f"{minutes // 60} h {minutes % 60:02d} min" if minutes >= 60 else f"{minutes} min {remainder:02d} s"
         speed = f"loss {record['loss']:.4f}, {images_per_second:,.0f} images/s"
         following = min(record["epoch"] + 1, self.n_epochs)
         self.bar.update(self.task, description=f"epoch {following}/{self.n_epochs}, {speed}")
         measured = self.described(record.get("validation", {}))
         unpaired = record.get("anchors_without_positive", 0)
         self.say(
-            f"epoch {record['epoch']}/{self.n_epochs}: {speed}, {left} left"
+            f"epoch {record['epoch']}/{self.n_epochs}: {speed}, {_duration(self._seconds_left())} left"
             + (f", {unpaired:.1f} anchors per batch without a positive" if unpaired else "")
             + (f"; {measured}" if measured else "")
         )
+
+    def warn_if_slow(self) -> None:
+        """Say how long the run is going to take, if it is long."""
+        if self._seconds_left() > SLOW:
+            self.say(f"At this speed the run takes {_duration(self._seconds_left())}. A GPU is much faster.")
+
+    def _seconds_left(self) -> float:
+        """Return the time of the remaining steps at the speed so far, with validation and everything else."""
+        n_taken = max(1, self.progress.step - self.first_step)
+        return (time.perf_counter() - self.started) / n_taken * (self.n_steps - self.progress.step)
 
     def say(self, *messages: str) -> None:
         """Show messages."""
@@ -131,6 +138,13 @@ class RunLog:
         """Return validation accuracies as text, with the accuracy of guessing; empty if there are none."""
         accuracies = ", ".join(f"{name} {value:.2f} %" for name, value in validation.items())
         return f"validation {accuracies} (chance {self.chance:.4g} %)" if accuracies else ""
+
+
+def _duration(seconds: float) -> str:
+    minutes, remainder = divmod(round(seconds), 60)
+    if minutes >= 48 * 60:
+        return f"{minutes // (24 * 60)} days"
+    return f"{minutes // 60} h {minutes % 60:02d} min" if minutes >= 60 else f"{minutes} min {remainder:02d} s"
 
 
 def import_wandb() -> Any:

@@ -18,6 +18,7 @@ from nearshot.data.loader import ImageFeed
 from nearshot.errors import NearshotError
 from nearshot.evaluation import Accuracy, FeatureSet, evaluate_many, select_best
 from nearshot.models import save_backbone
+from nearshot.text import counted
 from nearshot.training import checkpoint
 from nearshot.training.assembly import RunPlan
 from nearshot.training.checkpoint import Progress
@@ -36,7 +37,6 @@ __all__ = ["TrainResult", "train"]
 STEPS_BETWEEN_STOP_CHECKS = 20  # to agree on stopping, ranks have to wait for each other
 COLLAPSED = 2.0  # dimensions; trained networks have 10 and more
 AT_CHANCE = 1.1  # times the accuracy of guessing
-ADVICE = "Lower the learning rate, use --optimiser adam, or start from a trained network (--init)."
 
 
 @dataclass(frozen=True)
@@ -134,7 +134,11 @@ def train(
         shown: dict[str, Any] = {"show": options.get("show"), "wandb": options.get("wandb")} if is_first else {}
         log = RunLog(run, config, progress, len(plan.sampler), writes=is_first, called=called, **shown)
         with log, stop_signal() as stopping:
-            log.say(*plan.messages)
+            log.say(
+                f"{plan.method.title} on {config.dataset}: {config.backbone}, {counted(config.epochs, 'epoch')} of "
+                f"{counted(len(plan.sampler), 'step')} of {plan.sampler.batch_size} images, on {fabric.device.type}.",
+                *plan.messages,
+            )
             training.warm_up()
             if config.init is not None and progress.step == 0:
                 progress.initial = training.validate(0)
@@ -144,6 +148,8 @@ def train(
                 for number, n_left in training.steps():
                     n_images += plan.sampler.batch_size
                     log.step()
+                    if number == 2 and fabric.device.type == "cpu":  # a GPU has not finished the steps
+                        log.warn_if_slow()
                     if n_left and number % stop_every == 0 and any_rank(fabric, stopping()):
                         training.save()
                         return training.result(finished=False)
@@ -266,7 +272,7 @@ class Training:
             )
             accuracies = {f"{one.n_shot}-shot {one.classifier}": accuracy for one, accuracy in found.items()}
         if 2 * epoch >= config.epochs:  # at first, any network may look like this
-            self.warnings = warnings_about(features, accuracies.values())
+            self.warnings = warnings_about(features, accuracies.values(), config)
         for name, accuracy in accuracies.items():
             candidates = {"before": Accuracy.from_dict(best[name])} if name in best else {}
             if select_best(candidates | {"now": accuracy}) == "now":
@@ -329,11 +335,14 @@ def effective_dimensions(features: Tensor) -> float:
     return float(gram.trace() ** 2 / gram.square().sum().clamp(min=torch.finfo(gram.dtype).tiny))
 
 
-def warnings_about(features: Tensor, accuracies: Collection[Accuracy]) -> list[str]:
+def warnings_about(features: Tensor, accuracies: Collection[Accuracy], config: TrainConfig) -> list[str]:
     """Return a warning if the features of training images collapse, and if all validation accuracies are at chance."""
-    found = []
+    found, options = [], ["lower the learning rate"]
+    options += ["use --optimiser adam"] if config.optimiser != "adam" else []
+    options += ["start from a trained network (--init)"] if config.init is None else []
+    advice = f"To try: {', '.join(options)}."
     if effective_dimensions(features) < COLLAPSED:
-        found.append(f"Warning: the embeddings collapse: nearly all images have the same, or lie on a line. {ADVICE}")
+        found.append(f"Warning: the embeddings collapse: nearly all images have the same, or lie on a line. {advice}")
     if accuracies and all(one.mean <= AT_CHANCE * 100 / one.protocol.n_way for one in accuracies):
-        found.append(f"Warning: validation is at chance, as if classes were guessed. {ADVICE}")
+        found.append(f"Warning: validation is at chance, as if classes were guessed. {advice}")
     return found
