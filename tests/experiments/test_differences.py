@@ -38,9 +38,8 @@ from nearshot.experiments.scales import PAPER
 from nearshot.training import PRESETS
 
 ROOT = Path(__file__).parents[2]
-
-
-BOTH_ROWS = [(row_config(DATASET, row, 512), Measurement("val", 5, "centroid")) for row in (3, 5)]
+VAL = Measurement("val", 5, "centroid")
+BOTH_ROWS = [(row_config(DATASET, row, 512), VAL) for row in (3, 5)]
 
 
 def test_a_scale_that_merges_two_runs_gives_no_difference(tmp_path: Path) -> None:
@@ -108,7 +107,7 @@ def test_the_interval_between_seeds_is_students() -> None:
         Comparison(difference, interval, wins=50, ties=0, losses=50)
         for difference, interval in zip(differences, intervals, strict=True)
     ]
-    three = over_seeds("a minus b", comparisons, margin=1.0, kind="val, 5-shot")
+    three = over_seeds("a minus b", comparisons, VAL, 1.0)
     assert three is not None
     assert (three.n_seeds, three.freedom, three.margin, three.allowed) == (3, 2, 0.0, 1.0)
     assert three.difference == pytest.approx(2.5)
@@ -116,9 +115,9 @@ def test_the_interval_between_seeds_is_students() -> None:
     expected = scipy.stats.ttest_1samp(differences, 0.0).confidence_interval(0.95)
     assert (three.low, three.high) == pytest.approx((expected.low, expected.high))
     assert three.over_episodes == pytest.approx(1.3 / 3)  # √(0.3² + 0.4² + 1.2²) / 3
-    one = over_seeds("a minus b", comparisons[:1], margin=1.0, kind="val, 5-shot")
+    one = over_seeds("a minus b", comparisons[:1], VAL, 1.0)
     assert one == Difference("a minus b", 1.0, 0.3, 1, 1.0, "val, 5-shot", by_seed=(1.0,))
-    assert over_seeds("a minus b", [], margin=1.0, kind="") is None
+    assert over_seeds("a minus b", [], VAL, 1.0) is None
 
 
 @pytest.mark.parametrize("seeds", [(SEEDS, SEEDS), (SEEDS, SEEDS[:2]), (SEEDS[1:], SEEDS[:2])])
@@ -162,8 +161,8 @@ def test_the_pooled_spread_is_no_more_sure_than_it_says(paired: bool) -> None:
 
     def difference(one: dict[int, Accuracy], other: dict[int, Accuracy]) -> Difference | None:
         if not paired:
-            return difference_of_runs("", one, other, margin=0.0, kind="")
-        return over_seeds("", [compare(one[seed], other[seed]) for seed in one], margin=0.0, kind="")
+            return difference_of_runs("", one, other, VAL)
+        return over_seeds("", [compare(one[seed], other[seed]) for seed in one], VAL, 0.0)
 
     for _ in range(100):
         shared = run(1.0)

@@ -36,7 +36,9 @@ def subsampled(dataset: str, fraction: float) -> TrainConfig:
 
 
 def share_of_pairs(config: TrainConfig) -> float:
-    """Return the share of all pairs of the batch that an episodic loss uses."""
+    """Return the share of all pairs of the batch that a loss uses: NCA all of them."""
+    if config.method == "nca":
+        return 1.0
     n_images = config.shape.batch_size
     separate = count_pairs(config.shape, prototypes=False, separate=True)
     return separate.total / (n_images * (n_images - 1) / 2)
