@@ -81,7 +81,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Page:
 @pytest.fixture
 def no_drawings(monkeypatch: pytest.MonkeyPatch) -> None:
     """Figures are empty: matplotlib takes most of a page's time."""
-    monkeypatch.setattr("nearshot.experiments.report.render.image_of", lambda figure: "data:,")
+    monkeypatch.setattr("nearshot.experiments.report.page.image_of", lambda figure: "data:,")
 
 
 def test_the_page_needs_nothing_but_itself(page: Page) -> None:
@@ -275,7 +275,7 @@ def test_claims_are_judged_for_each_scale_and_their_words_are_text(
     def check(found: object, dataset: str) -> list[tuple[Claim, Verdict]]:
         return [(claim, Verdict("confirmed", ATTACK, (judged,))), (claim, Verdict("not yet run", ATTACK))]
 
-    monkeypatch.setattr("nearshot.experiments.report.verdicts.check_claims", check)
+    monkeypatch.setattr("nearshot.experiments.report.page.check_claims", check)
     make_up(tmp_path, ["schedule"], PAPER)
     page = Page(write_report(make_up(tmp_path, ["schedule"], QUICK), tmp_path / "report.html"))
     assert [len(rows) for _, rows, _ in studies_of(page)] == [1, 1]
@@ -557,7 +557,7 @@ def test_all_claims_fit_on_the_first_screen(browser: Browser, tmp_path: Path, mo
     judged = (Judged(Difference("a name that is long, batch 512 minus " * 3, -12.34, 1.15, 1, 2.5), Limits(low=0.0)),)
     verdicts = [(claim, Verdict("contradicted", "", judged, 1, 100)) for claim in CLAIMS[:-1]]
     verdicts.append((CLAIMS[-1], Verdict("not yet run")))
-    monkeypatch.setattr("nearshot.experiments.report.verdicts.check_claims", lambda found, dataset: verdicts)
+    monkeypatch.setattr("nearshot.experiments.report.page.check_claims", lambda found, dataset: verdicts)
     results = make_up(tmp_path, ["schedule"], QUICK)
     browser.resize(1280, 800)
     browser.open(write_report(results, tmp_path / "report.html"))
