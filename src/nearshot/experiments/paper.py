@@ -255,8 +255,7 @@ ADAPTATION: dict[str, dict[str, tuple[Number | None, Number]]] = _by_dataset("""
     NCA multi-layer + support set  –             79.79 ± 0.08  –             85.66 ± 0.32
 """)
 # Appendix C: miniImageNet, test split.
-SUPCON: Shots = (Number("51.05"), Number("63.36"))
-
+SUPCON: dict[str, Shots] = {"mini-imagenet": (Number("51.05"), Number("63.36"))}
 # Appendix I: miniImageNet, test split; implementation, architecture.
 PN_IMPLEMENTATIONS: dict[tuple[str, str], Shots] = {
     (implementation, architecture): shots["mini-imagenet"]

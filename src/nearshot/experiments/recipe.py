@@ -8,7 +8,6 @@ from functools import lru_cache
 from typing import Self
 
 from nearshot.episode_shape import EpisodeShape
-from nearshot.errors import InputError
 from nearshot.evaluation import Accuracy, PooledAccuracy, pool_seeds
 from nearshot.experiments.identity import run_id
 from nearshot.experiments.results import Measurement, Results, RunResult
@@ -74,14 +73,7 @@ class Found:
         runs = tuple(run for run in self.runs(config) if run.has(measurement))
         if not runs:
             return None
-        try:
-            together = pool_seeds([run.accuracy(measurement) for run in runs])
-        except InputError as error:
-            files = ", ".join(str(self.results.path(run.config, self.scale.name)) for run in runs)
-            raise InputError(
-                f"The seeds of a run must be measured alike, but differ in {files}. Move these files away and measure "
-                f"again. {error}"
-            ) from error
+        together = pool_seeds([run.accuracy(measurement) for run in runs])
         return FoundAccuracy(**vars(together), n_asked=len(self.seeds), runs=runs)
 
     def on(self, dataset: str) -> str:
@@ -141,8 +133,8 @@ class RecipeOutputs:
     found: Found
     runs: tuple[RunResult, ...]
     n_wanted: int
-    tables: tuple[Table, ...] = ()
-    figures: tuple[Figure, ...] = ()
+    tables: tuple[Table, ...]
+    figures: tuple[Figure, ...]
 
 
 def outputs_of(recipe: Recipe, found: Found, dataset: str) -> RecipeOutputs:
@@ -152,10 +144,10 @@ def outputs_of(recipe: Recipe, found: Found, dataset: str) -> RecipeOutputs:
     seeded = (_with_seed(found.scale, config, seed) for seed in there.seeds for config in configs)
     wanted = {run_id(config): config for config in seeded}
     runs = tuple(filter(None, (found.results.get(config, found.scale.name) for config in wanted.values())))
-    made = RecipeOutputs(recipe, dataset, there, runs, len(wanted))
     tables = recipe.tables(there, dataset) if runs or not configs else ()
-    kept = [table.without_empty_rows() for table in tables if table.has_ours or (not configs and table.rows)]
-    return replace(made, tables=tuple(kept), figures=tuple(recipe.figures(there, dataset))) if kept else made
+    kept = tuple(table.without_empty_rows() for table in tables if table.has_ours or (not configs and table.rows))
+    figures = tuple(recipe.figures(there, dataset)) if kept else ()
+    return RecipeOutputs(recipe, dataset, there, runs, len(wanted), kept, figures)
 
 
 def like(where: str, dataset: str, papers: str) -> str:

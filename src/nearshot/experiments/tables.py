@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -131,7 +131,11 @@ class Table:
         The paper's formula for intervals is too small for models on the same episodes, but comparable with its own.
         """
         columns: list[list[float | str]] = []
-        for place, name in enumerate(_unique(self.headings)):
+        unique = ""  # precedes headings that are repeated, as in "1-shot paper"
+        for place, heading in enumerate(self.headings):
+            if self.headings.count(heading) == 1:
+                unique = heading
+            name = heading if heading == unique else f"{unique} {heading}".strip()
             items = [item if isinstance(item := row[place], Cell) else Cell(item) for row in self.rows]
             columns.append([name, *(str(item) if item.value is None else item.value for item in items)])
             details = dict.fromkeys(detail for item in items for detail in item.details)
@@ -176,17 +180,6 @@ class Figure:
 
 def _is_ours(row: Row) -> bool:
     return any(isinstance(item, Cell) and item.is_ours for item in row)
-
-
-def _unique(headings: Sequence[str]) -> list[str]:
-    """Return unique headings: a repeated one is preceded by the last unique one, as in "1-shot paper"."""
-    named: list[str] = []
-    own = ""
-    for heading in headings:
-        if headings.count(heading) == 1:
-            own = heading
-        named.append(heading if heading == own else f"{own} {heading}".strip())
-    return named
 
 
 def cell(accuracy: PooledAccuracy | Number | None) -> Cell:
