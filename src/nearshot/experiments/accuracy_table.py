@@ -11,7 +11,7 @@ from nearshot.experiments.paper import SHOTS, Number
 from nearshot.experiments.recipe import Found, Recipe, Wanted, like
 from nearshot.experiments.results import Measurement
 from nearshot.experiments.scales import Scale
-from nearshot.experiments.tables import Cell, Row, Table, cell, difference, marked, signed
+from nearshot.experiments.tables import Cell, Row, Table, cell, difference, marked
 from nearshot.training import TrainConfig
 
 PAPER_DATASETS = ("cifar-fs", "mini-imagenet")
@@ -92,13 +92,7 @@ class AccuracyTable:
             if self.paired:
                 beside.append(difference_cell(difference_of(found, "", side, against) if side and against else None))
             if self.with_paper:
-                beside.append(_papers_difference(number, papers) if self.paired else difference(ours, number))
+                beside.append(difference(number, papers) if self.paired else difference(ours, number))
             cells += map(marked, beside) if line.doubtful else beside
         labels = (label(found.scale) if callable(label) else label for label in line.labels)
         return (*labels, *cells)
-
-
-def _papers_difference(number: Number | None, first: Number | None) -> Cell:
-    if number is None or first is None:
-        return cell(None)
-    return Cell(signed(number.mean - first.mean, min(number.digits, first.digits)), number.mean - first.mean)

@@ -197,9 +197,9 @@ def cell(accuracy: PooledAccuracy | Number | None) -> Cell:
     return Cell(str(accuracy), accuracy.mean, accuracy, details)
 
 
-def number_cell(value: float | None, form: str = "{:,}", **details: float | str) -> Cell:
+def number_cell(value: float | None, form: str = "{:,}") -> Cell:
     """Return a formatted number; a dash for None."""
-    return Cell(MISSING) if value is None else Cell(form.format(value), value, details=details)
+    return Cell(MISSING) if value is None else Cell(form.format(value), value)
 
 
 def signed(number: float, digits: int = 2) -> str:
@@ -207,11 +207,12 @@ def signed(number: float, digits: int = 2) -> str:
     return f"{number:+.{digits}f}".replace("-", "−")
 
 
-def difference(ours: PooledAccuracy | None, paper: Number | None) -> Cell:
-    """Return our accuracy minus the paper's, with at most as many digits as the paper's."""
-    if ours is None or paper is None:
+def difference(one: PooledAccuracy | Number | None, paper: Number | None) -> Cell:
+    """Return our accuracy, or another of the paper, minus the paper's, with no more digits than either has."""
+    if one is None or paper is None:
         return Cell(MISSING)
-    return Cell(signed(ours.mean - paper.mean, min(paper.digits, 2)), ours.mean - paper.mean, ours)
+    digits, ours = (one.digits, None) if isinstance(one, Number) else (2, one)
+    return Cell(signed(one.mean - paper.mean, min(paper.digits, digits)), one.mean - paper.mean, ours)
 
 
 def marked(item: Cell) -> Cell:

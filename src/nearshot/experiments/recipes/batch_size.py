@@ -71,13 +71,13 @@ def _lines(method: str, dataset: str) -> list[AccuracyRow]:
 
 def _table(found: Found, dataset: str, method: str) -> Table:
     short, classifier = METHODS[method]
+    where = "Appendix H" if dataset != "cifar-fs" else "Figure 2, Appendix E" if short == "PN" else "Figure 2"
     has_numbers = dataset == "cifar-fs" == found.on(dataset) and method == "prototypical"
     with_paper = has_numbers and found.scale.is_papers
     notes = (*(DOUBTFUL.values() if with_paper else ()), *(_rank_correlation(found) if has_numbers else ()))
     return AccuracyTable(
         f"batch-size-{{on}}-{short.lower()}",
-        f"Batch size and episodes, NCA and {short} ({_place(dataset, short)}): {{on}}, validation split, "
-        f"{TITLES[classifier]}",
+        f"Batch size and episodes, NCA and {short} ({where}): {{on}}, validation split, {TITLES[classifier]}",
         ("batch", "trained with"),
         partial(_lines, method),
         with_paper=with_paper,
@@ -102,13 +102,6 @@ def _rank_correlation(found: Found) -> list[str]:
     ]
 
 
-def _place(dataset: str, short: str = "") -> str:
-    """Return where the paper has it: with numbers only NCA and PN on CIFAR-FS, in Appendix E."""
-    if dataset != "cifar-fs":
-        return "Appendix H"
-    return "Figure 2, Appendix E" if short == "PN" else "Figure 2"
-
-
 def _figures(found: Found, dataset: str) -> Sequence[Figure]:
     def lines(method: str) -> dict[str, list[tuple[float, TrainConfig]]]:
         return {
@@ -116,8 +109,8 @@ def _figures(found: Found, dataset: str) -> Sequence[Figure]:
             for setup in (None, *IN_FIGURE)
         }
 
-    on = found.on(dataset)
-    title = f"Accuracy on the validation split of {on} by batch size and episodes ({_place(dataset)})"
+    on, where = found.on(dataset), "Figure 2" if dataset == "cifar-fs" else "Appendix H"
+    title = f"Accuracy on the validation split of {on} by batch size and episodes ({where})"
     draw = partial(panels, found, PANELS, lines, xlabel="batch size", ticks=BATCH_SIZES)
     return [Figure(f"batch-size-{on}", title, found.label, draw)]
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache, partial
+from itertools import product
 from typing import Any
 
 from nearshot.experiments.figures import panels
@@ -49,27 +50,40 @@ def _wanted(dataset: str) -> Wanted:
     return dict.fromkeys((*(subsampled(dataset, fraction) for fraction in reversed(FRACTIONS)), *episodic), ())
 
 
-def _tables(found: Found, dataset: str) -> Sequence[Table]:
+def _table(found: Found, dataset: str) -> Table:
     rows: list[Row] = []
     for fraction in FRACTIONS:
         config = subsampled(dataset, fraction)
         values = [cell(found.pooled(config, measured)) for measured in MEASURED]
         rows.append(("NCA", Cell(f"{100 * fraction:g} %", fraction), _positives(found, config), *values))
-    for method, (_, classifier) in METHODS.items():
-        for setup in IN_FIGURE:
-            config = setup_config(dataset, method, BATCH_SIZE, setup)
-            share = share_of_pairs(found.scale.change(config))
-            values = [
-                cell(found.pooled(config, measured)) if measured.classifier == classifier else Cell("")
-                for measured in MEASURED
-            ]
-            shown = Cell(f"{100 * share:.1f} %", share)
-            rows.append((setup_name(method, setup), shown, _positives(found, config), *values))
+    for (method, (_, classifier)), setup in product(METHODS.items(), IN_FIGURE):
+        config = setup_config(dataset, method, BATCH_SIZE, setup)
+        share = share_of_pairs(found.scale.change(config))
+        values = [
+            cell(found.pooled(config, measured)) if measured.classifier == classifier else Cell("")
+            for measured in MEASURED
+        ]
+        shown = Cell(f"{100 * share:.1f} %", share)
+        rows.append((setup_name(method, setup), shown, _positives(found, config), *values))
+    config = setup_config(dataset, "prototypical", BATCH_SIZE, IN_FIGURE[0])
+    episodes, shuffled = (_positives(found, one).value for one in (config, subsampled(dataset, 1.0)))
+    # A share of all pairs is not a share of the positives, of which episodes have more.
+    about_positives = (
+        f"Shares are of all pairs of a batch, as in the paper. Positives are few: NCA's whole shuffled batch has "
+        f"{shuffled:,.0f} on average, and 5-shot episodes with m+n={config.images_per_class} have {episodes:,.0f}, in "
+        f"{100 * share_of_pairs(found.scale.change(config)):.0f} % of the pairs."
+        if shuffled is not None
+        else ""
+    )
     on, where = found.on(dataset), like("Figure 3", dataset, "mini-imagenet")
-    title = f"A fraction of the pairs of a batch ({where}): {on}, validation split"
-    headings = ("trained with", "pairs", "positives", *(f"{one.n_shot}-shot {one.classifier}" for one in MEASURED))
-    notes = _about_positives(found, dataset)
-    return [Table(f"pair-subsampling-{on}", title, found.label, headings, tuple(rows), notes)]
+    return Table(
+        f"pair-subsampling-{on}",
+        f"A fraction of the pairs of a batch ({where}): {on}, validation split",
+        found.label,
+        ("trained with", "pairs", "positives", *(f"{one.n_shot}-shot {one.classifier}" for one in MEASURED)),
+        tuple(rows),
+        (about_positives,) if about_positives else (),
+    )
 
 
 def _positives(found: Found, config: TrainConfig) -> Cell:
@@ -81,19 +95,6 @@ def _positives(found: Found, config: TrainConfig) -> Cell:
         return cell(None)
     mean = changed.keep_positives * shuffled_pairs(changed.dataset, changed.batch_size).positives
     return number_cell(mean, "{:,.0f}")
-
-
-def _about_positives(found: Found, dataset: str) -> tuple[str, ...]:
-    """Return the note that a share of all pairs is not a share of the positives, of which episodes have more."""
-    config = setup_config(dataset, "prototypical", BATCH_SIZE, IN_FIGURE[0])
-    episodes, shuffled = (_positives(found, one).value for one in (config, subsampled(dataset, 1.0)))
-    if episodes is None or shuffled is None:
-        return ()
-    return (
-        f"Shares are of all pairs of a batch, as in the paper. Positives are few: NCA's whole shuffled batch has "
-        f"{shuffled:,.0f} on average, and 5-shot episodes with m+n={config.images_per_class} have {episodes:,.0f}, in "
-        f"{100 * share_of_pairs(found.scale.change(config)):.0f} % of the pairs.",
-    )
 
 
 def _figures(found: Found, dataset: str) -> Sequence[Figure]:
@@ -116,6 +117,6 @@ RECIPE = Recipe(
     title="Figure 3: a random fraction of the pairs against episodes",
     datasets=("mini-imagenet", "cifar-fs"),
     wanted=_wanted,
-    tables=_tables,
+    tables=lambda found, dataset: [_table(found, dataset)],
     figures=_figures,
 )
