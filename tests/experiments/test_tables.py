@@ -18,27 +18,22 @@ from hypothesis import strategies as st
 from made_up import make_up
 from rich.console import Console
 
-from nearshot.errors import InputError
 from nearshot.experiments import RECIPES, Results
 from nearshot.experiments.differences import difference_of
 from nearshot.experiments.paper import (
     ADAPTATION,
     BATCH_SIZE_TABLE,
     BATCH_SIZES,
-    CLASSIFIERS_TABLE,
-    COMPARISON,
     ERRATA,
     QUOTED,
     Number,
     figure_config,
 )
 from nearshot.experiments.recipe import Found, FoundAccuracy, outputs_of
-from nearshot.experiments.recipes.batch_size import IN_FIGURE
 from nearshot.experiments.recipes.pairs import shuffled_pairs
 from nearshot.experiments.results import Measurement
 from nearshot.experiments.scales import PAPER, smaller
 from nearshot.experiments.tables import Cell, Table, difference
-from nearshot.io import read_json, write_json
 from nearshot.training import PRESETS
 from nearshot.training.run_folder import run_name
 
@@ -112,16 +107,6 @@ def test_every_training_tells_how_good_it_is(results: Results) -> None:
     for place, wanted in ((2, Measurement("val", 1, "centroid")), (4, Measurement("val", 5, "centroid"))):
         assert str(row[place]) == str(run.accuracy(wanted)).removesuffix(" %")
         assert str(row[place + 1]) == str(run.epoch(wanted))
-
-
-def test_seeds_that_were_measured_otherwise_are_named(tmp_path: Path) -> None:
-    results = make_up(tmp_path, ["batch-size"], PAPER, dataset="cifar-fs", seeds=2)
-    file = results.path(replace(figure_config("cifar-fs", "nca", 512), seed=1), "paper")
-    content = read_json(file)
-    content["accuracies"]["val 5-shot centroid"]["protocol"]["normalised"] = False
-    write_json(file, content)
-    with pytest.raises(InputError, match=f"{file.name}.*different protocols"):
-        RECIPES["batch-size"].tables(Found(Results(tmp_path), PAPER, (0, 1)), "cifar-fs")
 
 
 def test_csv_has_all_intervals_and_the_number_of_seeds(results: Results) -> None:
@@ -317,44 +302,6 @@ def test_a_difference_has_no_more_digits_than_the_papers_number(results: Results
     assert difference(ours, paper).value == ours.mean - paper.mean  # in CSV
     assert str(difference(ours, paper)) == f"−{paper.mean - ours.mean:.1f}"
     assert str(difference(ours, Number(f"{paper.mean:.2f}"))) == f"−{paper.mean - ours.mean:.2f}"
-
-
-def test_section_3_2_is_further_off_than_it_says() -> None:
-    """How much worse 1-shot with m+n = 16 and 32 are than the lowest line of Figure 2, in the best case."""
-    least = []
-    for images in (16, 32):
-        gaps = []
-        for row in BATCH_SIZE_TABLE:
-            if row.shape is not None and (row.shape.n_shot, row.shape.images_per_class) == (1, images):
-                alike = (one for one in BATCH_SIZE_TABLE if one.shape and one.batch_size == row.batch_size)
-                shown = [one for one in alike if (one.shape.n_shot, one.shape.images_per_class) in IN_FIGURE]  # type: ignore[union-attr]
-                gaps += [min(one.accuracy[i].mean for one in shown) - row.accuracy[i].mean for i in (0, 1)]
-        assert len(gaps) == 6
-        least.append(min(gaps))
-    erratum = next(erratum for erratum in ERRATA if erratum.where.startswith("Section 3.2"))
-    assert f"{least[0]:.1f} and {least[1]:.1f} points" in erratum.follows
-
-
-def test_errata_quote_what_the_tables_have() -> None:
-    where = {erratum.where: erratum.printed for erratum in ERRATA if erratum.where.startswith("Section 3.5")}
-    centroid, soft = where.values()
-    big = COMPARISON["NCA nearest centroid"]
-    for dataset, texts in zip(
-        ("mini-imagenet", "cifar-fs"), (centroid.split("; ")[:2], centroid.split("; ")[2:]), strict=True
-    ):
-        one, five = ADAPTATION["NCA"][dataset]
-        of_five = (big[dataset][1], CLASSIFIERS_TABLE[dataset]["centroid"][1], five)
-        assert texts == [
-            ", ".join(_mean(number) for number in numbers) for numbers in (of_five, (big[dataset][0], one))
-        ]
-    assert soft == "; ".join(
-        f"{_mean(COMPARISON['NCA soft assignment'][dataset][1])}, {_mean(CLASSIFIERS_TABLE[dataset]['soft'][1])}"
-        for dataset in ("mini-imagenet", "cifar-fs")
-    )
-
-
-def _mean(number: Number | None) -> str:
-    return str(number).split(" ± ")[0]
 
 
 def test_accuracy_by_epoch_is_read_from_the_logs_of_all_seeds(tmp_path: Path) -> None:

@@ -103,16 +103,16 @@ ABLATION_PAIRS = {3: (896, 31744), 6: (480, 14880), 7: (576, 20170)}
 
 
 class Erratum(NamedTuple):
-    """A number or statement that contradicts the paper's own formulas, another of its numbers, or its sources.
+    """A number that contradicts the paper's own formulas or another of its numbers, for the notes of tables.
 
-    `about` is what it concerns. `row` is a row of Appendix E's table: the batch size, shots and images of a class.
+    `row` is a row of Appendix E's table: the batch size, shots and images of a class.
     """
 
     where: str
     printed: str
     follows: str
     reason: str
-    about: Literal["pairs", "accuracies", "text"] = "pairs"
+    about: Literal["pairs", "accuracies"] = "pairs"
     row: tuple[int, tuple[int, int]] | None = None
 
     def __str__(self) -> str:
@@ -155,38 +155,6 @@ ERRATA = (
         "19,840",
         "a prototype counts for its images against a query, and a distance between two prototypes counts once; the "
         "positives, 576, do follow",
-    ),
-    Erratum(
-        "Section 3.2, 1-shot m+n=16 and m+n=32 against the lowest lines of Figure 2, in the best case",
-        "4 % and 10 % worse",
-        "6.0 and 16.5 points, for PN",
-        "the smallest differences to the worst of the other episodes of the same batch size in Appendix E's table; for "
-        "MN the paper has no numbers",
-        about="accuracies",
-    ),
-    Erratum(
-        "Section 3.5 against Appendices D and G, NCA's nearest centroid on the test splits: miniImageNet 5-shot, "
-        "1-shot; CIFAR-FS 5-shot, 1-shot",
-        "78.27, 78.30, 78.3; 62.55, 62.52; 85.15, 85.13, 85.13; 72.49, 72.48",
-        "one number each",
-        "nothing says that these are other networks or episodes; the intervals differ as well, such as 0.12 and 0.40 "
-        "of the last",
-        about="accuracies",
-    ),
-    Erratum(
-        "Section 3.5 against Appendix D, NCA's soft assignment, 5-shot on the test splits: miniImageNet; CIFAR-FS",
-        "76.93, 77.16; 83.38, 83.31",
-        "one number each",
-        "as above",
-        about="accuracies",
-    ),
-    Erratum(
-        "Appendix C, about contrastive losses",
-        "the denominator only contains negative pairs",
-        "all other images, positives too",
-        "so it is in Khosla et al.'s loss, to which Appendix C compares; without them it is the published code's "
-        "variant",
-        about="text",
     ),
 )
 
