@@ -21,11 +21,9 @@ from rich.console import Console
 from nearshot.experiments import RECIPES, Results
 from nearshot.experiments.differences import difference_of
 from nearshot.experiments.paper import (
-    ADAPTATION,
     BATCH_SIZE_TABLE,
     BATCH_SIZES,
     ERRATA,
-    QUOTED,
     Number,
     figure_config,
 )
@@ -111,19 +109,16 @@ def test_every_training_tells_how_good_it_is(results: Results) -> None:
 
 def test_csv_has_all_intervals_and_the_number_of_seeds(results: Results) -> None:
     found = Found(results, PAPER, (0, 1, 2))
-    table = RECIPES["batch-size"].tables(found, "cifar-fs")[0]
-    header, first, *_ = csv.reader(io.StringIO(table.as_csv()))
-    row = dict(zip(header, first, strict=True))
+    row = next(csv.DictReader(io.StringIO(RECIPES["batch-size"].tables(found, "cifar-fs")[0].as_csv())))
     accuracy = found.pooled(figure_config("cifar-fs", "nca", 512), Measurement("val", 1, "centroid"))
     assert accuracy is not None
     assert float(row["1-shot ±"]) == accuracy.interval95
     assert float(row["1-shot ± between seeds"]) == accuracy.between_seeds95
     assert float(row["1-shot ± as the paper has it"]) == accuracy.paper95 < accuracy.interval95
     assert row["1-shot seeds"] == "2"
-    one_seed = RECIPES["batch-size"].tables(Found(results, PAPER, (0,)), "cifar-fs")[0]
-    _, first, *_ = csv.reader(io.StringIO(one_seed.as_csv()))
-    assert first[header.index("1-shot ± between seeds")] == ""
-    assert "nan" not in one_seed.as_csv()
+    one_seed = RECIPES["batch-size"].tables(Found(results, PAPER, (0,)), "cifar-fs")[0].as_csv()
+    assert next(csv.DictReader(io.StringIO(one_seed)))["1-shot ± between seeds"] == ""
+    assert "nan" not in one_seed
 
 
 def test_the_doubtful_numbers_of_the_paper_are_marked(results: Results) -> None:
@@ -191,20 +186,20 @@ def test_csv_has_the_intervals_of_differences(tmp_path: Path) -> None:
         found = Found(made_up, PAPER, seeds)
         expected = difference_of(found, "NCA − PN", *sides)
         assert expected is not None
-        header, first, *_ = csv.reader(io.StringIO(RECIPES["comparison"].tables(found, "cifar-fs")[1].as_csv()))
-        row = dict(zip(header, first, strict=True))
-        assert len(row) == len(header)
+        differences = RECIPES["comparison"].tables(found, "cifar-fs")[1]
+        row = next(csv.DictReader(io.StringIO(differences.as_csv())))
         assert float(row["5-shot test"]) == expected.difference
         assert float(row["5-shot test ±"]) == expected.interval95
         assert (row["5-shot test ± is over"], row["5-shot test seeds"]) == (over, str(len(seeds)))
         assert "5-shot test paper ±" not in row
-        assert str(RECIPES["comparison"].tables(found, "cifar-fs")[1].rows[1][3]) == "+0.63"  # 72.49 less 71.86
-        header, plain, layers, *_ = csv.reader(io.StringIO(RECIPES["adaptation"].tables(found, "cifar-fs")[0].as_csv()))
-        gained, column = dict(zip(header, layers, strict=True)), "1-shot paired difference"
+        assert str(differences.rows[1][3]) == "+0.63"  # 72.49 less 71.86
+        adapted = RECIPES["adaptation"].tables(found, "cifar-fs")[0].as_csv()
+        plain, gained, *_ = csv.DictReader(io.StringIO(adapted))
+        column = "1-shot paired difference"
         assert float(gained[f"{column} ±"]) > 0
         assert len(gained[f"{column} by seed"].split()) == len(seeds)
         assert (gained[f"{column} ± is over"], gained[f"{column} seeds"]) == (over, str(len(seeds)))
-        assert dict(zip(header, plain, strict=True))[f"{column} ±"] == ""
+        assert plain[f"{column} ±"] == ""
 
 
 def test_a_note_goes_with_the_row_that_it_is_about(results: Results, tmp_path: Path) -> None:
@@ -235,8 +230,6 @@ def test_the_counted_pairs_are_the_papers_but_for_the_errata(tmp_path: Path) -> 
     }
     assert len(counted.rows) == len(BATCH_SIZE_TABLE) + 3 + 3
     of_pairs = [erratum for erratum in ERRATA if erratum.about == "pairs"]
-    of_31 = next(erratum.printed for erratum in of_pairs if "31·15 queries with 32 support" in erratum.reason)
-    assert of_31 == f"{31 * 15} / {31 * 15 * 31:,} / {31 * 15 * 32:,}"  # each with one of its class
     shuffled = [row for row in counted.rows if "shuffled" in str(row[1])]
     assert " / ".join(str(row[2]) for row in shuffled) + " on average" == of_pairs[0].follows
     assert {text.split(" (paper: ")[0] for text in differing.values()} == {
@@ -286,13 +279,6 @@ def test_episodes_keep_more_positives_than_their_share_of_pairs(tmp_path: Path) 
     assert positives["NCA", "40 %"] == "204"
     assert positives["PN 5-shot m+n=16", "43.1 %"] == positives["MN 5-shot m+n=16", "43.1 %"] == "880"
     assert "has 509 on average, and 5-shot episodes with m+n=16 have 880, in 43 % of the pairs" in table.notes[0]
-
-
-def test_the_papers_numbers_have_the_papers_digits() -> None:
-    assert str(QUOTED["Shot-Free"]["cifar-fs"][0]) == "69.2"
-    assert str(QUOTED["TADAM"]["mini-imagenet"][0]) == "58.50 ± 0.30"
-    of_nca = ADAPTATION["NCA"]["mini-imagenet"][1]
-    assert (str(of_nca), of_nca.digits, of_nca.mean) == ("78.3 ± 0.14", 1, 78.3)
 
 
 def test_a_difference_has_no_more_digits_than_the_papers_number(results: Results) -> None:
