@@ -82,16 +82,12 @@ def seed_margin(measured: Measurement, other: Measurement | None = None) -> floa
 
     It is a margin and no interval. It follows the variance of three seeds on CIFAR-FS at 84×84.
 
-    **Two runs, measured alike** (`other` is None). Reference: NCA minus PN, nearest centroid. The standard deviation of
-    a difference is the root of the sum of both variances: on the test split 0.86 points with 1 shot and 0.52 with 5.
-    Times 2.78 (Student's t for 95 %, four degrees of freedom) that is 2.4 and 1.4, and the margin is rounded up. On the
-    validation split, which selects the epoch, it is 0.09 and 0.11. Three seeds cannot exclude 0.3, and single runs at
-    32×32 have differed by a point from their neighbours (NCA is better with 80 % of its pairs than with all). So the
-    margin is 1.
+    **Two runs, measured alike** (`other` is None): Student's 95 % interval of NCA minus PN, nearest centroid, rounded
+    up. On the test split that is 2.4 points with 1 shot and 1.4 with 5. On the validation split, which selects the
+    epoch, it is 0.3, but single runs at 32×32 have differed by a point from their neighbours, so the margin is 1.
 
-    **One run, measured in two ways**: with two classifiers, treated or adapted otherwise, or with other layers. The
-    largest standard deviations of such differences over three seeds of NCA are 0.18, 0.42 and 0.69, and the margin is
-    two of them, rounded up to half points (`MEASURED_TWICE`).
+    **One run, measured in two ways** (`MEASURED_TWICE`): with two classifiers, treated or adapted otherwise, or with
+    other layers. Two of the largest standard deviations of such differences, rounded up to half points.
 
     >>> [seed_margin(Measurement(split, shot, "centroid")) for split in ("val", "test") for shot in (1, 5)]
     [1.0, 1.0, 2.5, 1.5]

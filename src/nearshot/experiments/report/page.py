@@ -8,7 +8,6 @@ import io
 import json
 import math
 import os
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from importlib import resources
@@ -146,14 +145,9 @@ class Study(NamedTuple):
 
     found: Found
     dataset: str
+    counts: Mapping[str, int]  # claims of each status
     judged: Sequence[tuple[Claim, Verdict]]  # by verdict
     not_run: Sequence[tuple[Claim, Verdict]]
-
-    @property
-    def counts(self) -> dict[str, int]:
-        """How many claims have each status."""
-        numbers = Counter(verdict.status for _, verdict in (*self.judged, *self.not_run))
-        return {status: numbers[status] for status in STATUSES}
 
 
 def studies_of(scales: Sequence[ScaleContents]) -> list[Study]:
@@ -165,8 +159,10 @@ def studies_of(scales: Sequence[ScaleContents]) -> list[Study]:
             seeds = tuple(sorted({seed for one in founds for seed in one.seeds}))
             found = replace(founds[0], seeds=seeds, n_asked=None)
             checked = sorted(check_claims(found, dataset), key=lambda one: STATUSES.index(one[1].status))
-            n_judged = sum(verdict.status != "not yet run" for _, verdict in checked)
-            studies.append(Study(found, found.on(dataset), checked[:n_judged], checked[n_judged:]))
+            statuses = [verdict.status for _, verdict in checked]
+            counts = {status: statuses.count(status) for status in STATUSES}
+            n_judged = len(checked) - counts["not yet run"]
+            studies.append(Study(found, found.on(dataset), counts, checked[:n_judged], checked[n_judged:]))
     return studies
 
 
