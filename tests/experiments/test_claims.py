@@ -324,17 +324,19 @@ def test_episodes_are_held_against_the_curve_at_their_share_of_pairs(off: float,
         assert verdict(results, "along-the-curve", SEEDS).status == "confirmed"
 
 
-def test_a_reason_says_how_many_comparisons_and_the_one_that_decides_is_first() -> None:
-    def judged(name: str, difference: float) -> Difference:
-        return Difference(name, difference, 0.5, 3)
-
-    for values, expected in {
-        (2.0, 0.6, 3.0): ("confirmed", "3 of 3 in favour, 3 seeds", "b"),
-        (2.0, 0.1, 3.0): ("undecided", "1 of 3 undecided, 3 seeds", "b"),
-        (-2.0, 0.1, -3.0): ("contradicted", "2 of 3 against, 3 seeds", "c"),
-        (2.0, 0.6, None): ("undecided", "2 of 2 in favour, 1 not run, 3 seeds", "b"),
-    }.items():
-        named = [None if one is None else judged(name, one) for name, one in zip("abc", values, strict=True)]
-        found = judge((named, ABOVE))
-        assert (found.status, found.reason(), found.judged[0].difference.name) == expected
-        assert "seeds" not in found.reason(3)
+@pytest.mark.parametrize(
+    ("differences", "status", "reason", "decides"),
+    [
+        ((2.0, 0.6, 3.0), "confirmed", "3 of 3 in favour", "b"),
+        ((2.0, 0.1, 3.0), "undecided", "1 of 3 undecided", "b"),
+        ((-2.0, 0.1, -3.0), "contradicted", "2 of 3 against", "c"),
+        ((2.0, 0.6, None), "undecided", "2 of 2 in favour, 1 not run", "b"),
+    ],
+)
+def test_a_reason_says_how_many_comparisons_and_the_one_that_decides_is_first(
+    differences: tuple[float | None, ...], status: str, reason: str, decides: str
+) -> None:
+    named = zip("abc", differences, strict=True)
+    found = judge(([None if one is None else Difference(name, one, 0.5, 3) for name, one in named], ABOVE))
+    assert (found.status, found.reason(), found.judged[0].difference.name) == (status, f"{reason}, 3 seeds", decides)
+    assert found.reason(3) == reason

@@ -127,9 +127,8 @@ def test_the_interval_between_two_runs_is_welchs(seeds: tuple[tuple[int, ...], .
 
 def test_one_seed_of_either_run_has_the_interval_over_episodes(tmp_path: Path) -> None:
     results = Results(tmp_path)
-    (one, _), (other, _) = BOTH_ROWS
-    put(results, one, 62.0, seeds=SEEDS, spread=0.7)
-    put(results, other, 60.0, seeds=(1,), spread=0.7)
+    for (config, _), mean, seeds in zip(BOTH_ROWS, (62.0, 60.0), (SEEDS, (1,)), strict=True):
+        put(results, config, mean, seeds=seeds, spread=0.7)
     found = difference_of(Found(results, PAPER, SEEDS), "", *BOTH_ROWS)
     assert found == difference_of(Found(results, PAPER, (1,)), "", *BOTH_ROWS)
     assert found is not None
@@ -167,10 +166,8 @@ def test_one_of_many_is_judged_by_the_tails_that_its_interval_has() -> None:
 
 
 def test_single_seeds_tell_nothing_of_how_much_seeds_differ() -> None:
-    three, single = (
-        Difference("", 1.0, 9.0, 3, kind="k", spread=0.3, freedom=2),
-        Difference("", 1.0, 0.2, 1, 1.0, "k"),
-    )
+    three = Difference("", 1.0, 9.0, 3, kind="k", spread=0.3, freedom=2)
+    single = Difference("", 1.0, 0.2, 1, 1.0, "k")
     assert pool_spread([three, single, single]) == [*pool_spread([three]), single, single]
 
 
