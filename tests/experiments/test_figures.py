@@ -43,7 +43,8 @@ def drawn(name: str, found: Found) -> Drawing:
 def is_whole(drawing: Drawing) -> bool:
     """Say whether all that is drawn is on the paper."""
     used = drawing.get_tightbbox()  # in inches
-    return min(used.x0, used.y0) >= 0 and used.x1 <= drawing.get_figwidth() and used.y1 <= drawing.get_figheight()
+    width, height = drawing.get_size_inches()
+    return bool(min(used.x0, used.y0) >= 0 and used.x1 <= width and used.y1 <= height)
 
 
 def ends(line: Line2D) -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:

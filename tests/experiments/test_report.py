@@ -374,7 +374,7 @@ def test_a_loss_of_ones_own_is_told_by_its_code_and_what_it_sees() -> None:
     assert run_id(read) == run_id(own) == run_id(unseen)
     other = OwnLoss("spread-2", partial(spread, strength=2.0))
     for change in ({"seed": 1}, {"batches": "episodes"}, {"method": other}, {"method": "own-spread-00000000"}):
-        assert run_id(replace(read, **change)) != run_id(own)  # type: ignore[arg-type]
+        assert run_id(replace(read, **change)) != run_id(own)
     with pytest.raises(InputError, match="There is no method"):
         run_id(replace(SHORT, method="owner-spread"))
 

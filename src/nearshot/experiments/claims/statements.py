@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import combinations, pairwise, product
 from typing import NamedTuple, get_args
 
@@ -145,7 +145,8 @@ def _classifiers(dataset: str) -> Iterator[Compared]:
 # Figures 2 to 4 and Appendix E: runs with one shot and with five on the validation split.
 
 
-def _both_shots(name: str, first: TrainConfig, second: TrainConfig, classifier: str = "centroid") -> Iterator[Compared]:
+def _both_shots(name: str, configs: Iterable[TrainConfig], classifier: str) -> Iterator[Compared]:
+    first, second = configs
     for shot in SHOTS:
         measured = Measurement("val", shot, classifier)
         yield f"{name}, {shot}-shot", (first, measured), (second, measured)
@@ -157,7 +158,7 @@ def _ablated(
     """Rows of Figure 4 against others."""
     for (first, second), size in product(compared, sizes):
         name = f"row {first} minus row {second}, batch {size}" + f", {classifier}" * (classifier != "centroid")
-        yield from _both_shots(name, *(row_config(dataset, row, size) for row in (first, second)), classifier)
+        yield from _both_shots(name, (row_config(dataset, row, size) for row in (first, second)), classifier)
 
 
 def _setups(
@@ -173,13 +174,13 @@ def _setups(
         for both in pairs(size):
             name = " minus ".join(setup_name(method, setup) for setup in both)
             configs = (setup_config(dataset, method, size, setup) for setup in both)
-            yield from _both_shots(f"{name}{where}", *configs, classifier)
+            yield from _both_shots(f"{name}{where}", configs, classifier)
 
 
 def _five_shots_and_one(dataset: str) -> Iterator[Compared]:
     for (method, (short, classifier)), size in product(METHODS.items(), BATCH_SIZES):
         name = f"{short} 5-shot minus 1-shot training, m+n=8, batch {size}, {classifier}"
-        yield from _both_shots(name, *(setup_config(dataset, method, size, (shot, 8)) for shot in (5, 1)), classifier)
+        yield from _both_shots(name, (setup_config(dataset, method, size, (shot, 8)) for shot in (5, 1)), classifier)
 
 
 def _best_setup(dataset: str) -> Iterator[Compared]:
@@ -190,7 +191,7 @@ def _best_setup(dataset: str) -> Iterator[Compared]:
             both, classifier = (best, point), METHODS[method][1]
             names = " minus ".join(f"{setup_name(method, setup)}, batch {size}" for size, setup in both)
             configs = (setup_config(dataset, method, *one) for one in both)
-            yield from _both_shots(f"{names}, {classifier}", *configs, classifier)
+            yield from _both_shots(f"{names}, {classifier}", configs, classifier)
 
 
 def _exceptions(size: int) -> list[tuple[Setup, Setup]]:
@@ -198,7 +199,7 @@ def _exceptions(size: int) -> list[tuple[Setup, Setup]]:
     return [both for both, sizes in EXCEPTIONS.items() if size in sizes]
 
 
-def _by_pairs(shares: dict[Setup, float], size: int) -> list[tuple[Setup, Setup]]:
+def _by_pairs(shares: Mapping[Setup, float], size: int) -> list[tuple[Setup, Setup]]:
     """Return all setups with more pairs and with fewer, given their shares of the pairs, without the exceptions."""
     ranked = sorted(shares, key=lambda setup: -shares[setup])
     exceptions = [{*both} for both in _exceptions(size)]
@@ -240,7 +241,8 @@ def _fractions(dataset: str, *compared: tuple[float, float]) -> Iterator[Compare
 def _more_pairs_and_fewer(dataset: str) -> Iterator[Compared]:
     """Figure 3 from right to left: neighbouring fractions of NCA, and the networks' setups without the exceptions."""
     yield from _fractions(dataset, *((more, fewer) for fewer, more in pairwise(FRACTIONS)))
-    shares = {setup: share_of_pairs(setup_config(dataset, "matching", BATCH_SIZE, setup)) for setup in IN_FIGURE}
+    configs: dict[Setup, TrainConfig] = {one: setup_config(dataset, "matching", BATCH_SIZE, one) for one in IN_FIGURE}
+    shares = {setup: share_of_pairs(config) for setup, config in configs.items()}
     yield from _setups(dataset, lambda size: _by_pairs(shares, size), sizes=(BATCH_SIZE,))
 
 

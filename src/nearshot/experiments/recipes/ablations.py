@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import cache, partial
+from functools import partial
 
 from matplotlib.figure import Figure as Drawing
 
@@ -41,7 +41,6 @@ KINDS: tuple[tuple[str, Mapping[int, str], str, str], ...] = (  # short name, ro
 )
 
 
-@cache
 def row_config(dataset: str, row: int, batch_size: int) -> TrainConfig:
     """Return the settings of a row of Figure 4."""
     five = figure_config(dataset, "prototypical", batch_size, shot=5, images_per_class=8)

@@ -11,7 +11,7 @@ Time on an H200 at 84×84: five minutes a run.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache, partial
+from functools import partial
 
 import scipy.stats
 
@@ -30,7 +30,6 @@ IN_FIGURE = SETUPS[:4]  # the others are far worse, and only in the table
 DOUBTFUL = {erratum.row: f"* {erratum}" for erratum in ERRATA if erratum.about == "accuracies"}
 
 
-@cache
 def setup_config(dataset: str, method: str, batch_size: int, setup: Setup) -> TrainConfig:
     """Return the settings of one point."""
     if setup is None:

@@ -28,7 +28,6 @@ most of these runs; everything else is a method's default. Not a table of the pa
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import cache
 from typing import Any
 
 from nearshot.data.augment import Augmentation
@@ -62,14 +61,12 @@ FLOORS: dict[str, dict[str, Any]] = {
 CLASSIFIERS = ("centroid", "soft")
 
 
-@cache
 def schedule_config(dataset: str, row: str) -> TrainConfig:
     """Return the settings of a row of Appendix F's table."""
     config = figure_config(dataset, "nca" if row.startswith("NCA") else "prototypical", 256)
     return replace(config, **SIMPLESHOT_SCHEDULE) if "SimpleShot" in row else config
 
 
-@cache
 def choice_config(dataset: str, choice: str) -> TrainConfig:
     """Return the settings of a choice; batches of 512."""
     method, changes = CHOICES[choice]

@@ -24,7 +24,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import cache, partial
+from functools import partial
 from statistics import fmean
 
 from matplotlib.figure import Figure as Drawing
@@ -123,7 +123,6 @@ def _differences(found: Found, dataset: str) -> Table:
     )
 
 
-@cache
 def supcon_config(dataset: str, row: str) -> TrainConfig:
     """Return the settings of a row of Appendix C."""
     published = PRESETS[f"{dataset}-supcon"]

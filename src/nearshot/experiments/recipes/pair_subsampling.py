@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import cache, partial
+from functools import partial
 from itertools import product
 from typing import Any
 
@@ -30,7 +30,6 @@ FRACTIONS = (0.01, 0.05, 0.1, 0.2, 0.4, 0.8, 1.0)
 MEASURED = [Measurement("val", shot, classifier) for classifier in ("centroid", "soft") for shot in SHOTS]
 
 
-@cache
 def subsampled(dataset: str, fraction: float) -> TrainConfig:
     """Return NCA that keeps a fraction of its pairs."""
     return replace(setup_config(dataset, "nca", BATCH_SIZE, None), keep_positives=fraction, keep_negatives=fraction)

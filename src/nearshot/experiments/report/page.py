@@ -230,9 +230,9 @@ def curves(history: Sequence[Mapping[str, Any]]) -> list[Chart]:
     """Return the loss and the validation accuracies over epochs; a single epoch in words."""
     loss = [(float(line["epoch"]), float(line["loss"])) for line in history if line.get("loss") is not None]
     validation: dict[str, list[tuple[float, float]]] = {}
-    for line in history:
-        for name, value in (line.get("validation") or {}).items():
-            validation.setdefault(name, []).append((float(line["epoch"]), float(value)))
+    for epoch in history:
+        for name, value in (epoch.get("validation") or {}).items():
+            validation.setdefault(name, []).append((float(epoch["epoch"]), float(value)))
     charts = []
     for title, series in (("loss", {"loss": loss}), ("validation accuracy, %", validation)):
         points = [point for line in series.values() for point in line if math.isfinite(point[1])]
