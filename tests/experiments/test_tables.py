@@ -21,8 +21,6 @@ from rich.console import Console
 from nearshot.experiments import RECIPES, Results
 from nearshot.experiments.differences import difference_of
 from nearshot.experiments.paper import (
-    BATCH_SIZE_TABLE,
-    ERRATA,
     Number,
     figure_config,
 )
@@ -209,31 +207,6 @@ def test_a_note_goes_with_the_row_that_it_is_about(results: Results, tmp_path: P
     assert "*" not in empty.as_csv()
 
 
-def test_the_counted_pairs_are_the_papers_but_for_the_errata(tmp_path: Path) -> None:
-    counted = RECIPES["pairs"].tables(Found(Results(tmp_path), PAPER, (0,)), "cifar-fs")[1]
-    differing = {
-        (*map(str, row[:2]), heading): str(item)
-        for row in counted.rows
-        for heading, item in zip(counted.headings[2:], row[2:], strict=True)
-        if "paper" in str(item)
-    }
-    assert differing == {
-        ("batch 128", "PN 5-shot m+n=16", "negatives"): "3,080 (paper: 3,280)",
-        ("batch 512", "PN 1-shot m+n=16", "positives"): "480 (paper: 465)",
-        ("batch 512", "PN 1-shot m+n=16", "negatives"): "14,880 (paper: 14,415)",
-        ("batch 512", "PN 1-shot m+n=16", "total"): "15,360 (paper: 14,880)",
-        ("batch 256", "ablations, row 7", "negatives"): "19,840 (paper: 20,170)",
-    }
-    assert len(counted.rows) == len(BATCH_SIZE_TABLE) + 3 + 3
-    of_pairs = [erratum for erratum in ERRATA if erratum.about == "pairs"]
-    shuffled = [row for row in counted.rows if "shuffled" in str(row[1])]
-    assert " / ".join(str(row[2]) for row in shuffled) + " on average" == of_pairs[0].follows
-    assert {text.split(" (paper: ")[0] for text in differing.values()} == {
-        number for erratum in of_pairs[1:] for number in erratum.follows.split(" / ")
-    }
-    assert [note for note in counted.notes if note.startswith("Erratum")] == list(map(str, of_pairs))
-
-
 def test_what_adapting_gains_is_on_the_episodes_that_both_have() -> None:
     """On our own results: adapted networks were measured on the first 600 of 10,000 episodes."""
     found = Found(Results(ROOT / "results"), PAPER, (0,))
@@ -251,15 +224,6 @@ def test_what_adapting_gains_is_on_the_episodes_that_both_have() -> None:
     assert gained.value == pytest.approx(float((adapted - plain[: len(adapted)]).double().mean()))
     assert str(gains["NCA"]) == "–"
     assert sum(str(gain) != "–" for gain in gains.values()) == len(gains) - 1
-
-
-def test_episodes_keep_more_positives_than_their_share_of_pairs(tmp_path: Path) -> None:
-    table = RECIPES["pair-subsampling"].tables(Found(Results(tmp_path), PAPER, (0,)), "cifar-fs")[0]
-    positives = {(str(row[0]), str(row[1])): str(row[2]) for row in table.rows}
-    assert positives["NCA", "100 %"] == "509"
-    assert positives["NCA", "40 %"] == "204"
-    assert positives["PN 5-shot m+n=16", "43.1 %"] == positives["MN 5-shot m+n=16", "43.1 %"] == "880"
-    assert "has 509 on average, and 5-shot episodes with m+n=16 have 880, in 43 % of the pairs" in table.notes[0]
 
 
 def test_a_difference_has_no_more_digits_than_the_papers_number(results: Results) -> None:

@@ -44,11 +44,6 @@ class Cell:
     accuracy: PooledAccuracy | None = field(default=None, repr=False, compare=False)
     details: Mapping[str, float | str] = field(default_factory=dict, repr=False, compare=False)
 
-    @property
-    def is_ours(self) -> bool:
-        """Whether it shows a result of ours."""
-        return self.accuracy is not None or bool(self.details)
-
     def __str__(self) -> str:
         return self.text
 
@@ -179,7 +174,7 @@ class Figure:
 
 
 def _is_ours(row: Row) -> bool:
-    return any(isinstance(item, Cell) and item.is_ours for item in row)
+    return any(isinstance(item, Cell) and (item.accuracy is not None or item.details) for item in row)
 
 
 def cell(accuracy: PooledAccuracy | Number | None) -> Cell:

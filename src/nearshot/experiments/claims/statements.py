@@ -29,7 +29,7 @@ from nearshot.experiments.recipe import Found
 from nearshot.experiments.recipes.ablations import row_config
 from nearshot.experiments.recipes.batch_size import IN_FIGURE, METHODS, SETUPS, Setup, setup_config, setup_name
 from nearshot.experiments.recipes.choices import CHOICES_TABLE, SCHEDULE_TABLE
-from nearshot.experiments.recipes.comparison import SUPCON_ROWS, SUPCON_TABLE
+from nearshot.experiments.recipes.comparison import PAIRS, SUPCON_ROWS, SUPCON_TABLE
 from nearshot.experiments.recipes.comparison import TABLE as COMPARISON_TABLE
 from nearshot.experiments.recipes.features import ABOUT_FINE_TUNING, ADAPTED_NCA, TREATMENTS_OF_NCA
 from nearshot.experiments.recipes.pair_subsampling import BATCH_SIZE, FRACTIONS, share_of_pairs, subsampled
@@ -116,13 +116,10 @@ def _minus(first: str, *others: str) -> dict[str, tuple[str, str]]:
     return {f"{first} minus {other}": (first, other) for other in others}
 
 
-NCA_AND_OTHERS = {
-    "NCA minus PN, centroid": ("NCA nearest centroid", "PN (our episodes)"),
-    "NCA minus MN, soft": ("NCA soft assignment", "MN (our episodes)"),
-}
+NCA_AND_OTHERS = {"NCA minus PN, centroid": PAIRS["NCA − PN"], "NCA minus MN, soft": PAIRS["NCA − MN"]}
 EPISODES = {
-    "PN, ours minus Snell's episodes, centroid": ("PN (our episodes)", "PN (Snell's episodes)"),
-    "MN, ours minus Snell's episodes, soft": ("MN (our episodes)", "MN (Snell's episodes)"),
+    "PN, ours minus Snell's episodes, centroid": PAIRS["PN, our − Snell's episodes"],
+    "MN, ours minus Snell's episodes, soft": PAIRS["MN, our − Snell's episodes"],
 }
 SCHEDULES = {
     f"{short}, the paper's schedule minus SimpleShot's": (f"{short} (the paper's)", f"{short} (SimpleShot's schedule)")

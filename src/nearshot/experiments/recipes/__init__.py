@@ -1,7 +1,6 @@
 """The recipes by name, in the order of the paper."""
 
 from collections.abc import Mapping
-from types import MappingProxyType
 
 from nearshot.experiments.recipe import Recipe
 from nearshot.experiments.recipes import (
@@ -23,5 +22,5 @@ _IN_ORDER = (
     *(choices.STATED_CHOICES, choices.FLOOR, choices.EVERY_METHOD, features.ADAPT_STEPS, comparison.EPOCHS),
     runs.RECIPE,
 )
-RECIPES: Mapping[str, Recipe] = MappingProxyType({recipe.name: recipe for recipe in _IN_ORDER})
+RECIPES: Mapping[str, Recipe] = {recipe.name: recipe for recipe in _IN_ORDER}
 """Every table and figure, by name."""

@@ -76,7 +76,7 @@ TABLES = [
 
 
 def _draw(found: Found, dataset: str) -> Drawing:
-    """Draw the rows that were run with some batch size; all of them where none was."""
+    """Draw the rows that were run with some batch size; all of a kind where none of it was."""
     run = [row for row in ROWS if any(found.runs(row_config(dataset, row, size)) for size in BATCH_SIZES)]
     kinds = [([row for row in rows if row in run] or [*rows], rows, classifier) for _, rows, classifier, _ in KINDS]
     heights = [len(shown) for shown, *_ in kinds]
@@ -95,8 +95,7 @@ def _draw(found: Found, dataset: str) -> Drawing:
     for axes in panels[-1]:
         axes.set_xlabel("accuracy, %", fontsize=9)
     handles, names = panels[0][0].get_legend_handles_labels()
-    if handles:  # empty where nothing was run
-        drawing.legend(handles, names, loc="outside lower center", ncols=3, fontsize=9, frameon=False)
+    drawing.legend(handles, names, loc="outside lower center", ncols=3, fontsize=9, frameon=False)
     missing = "; rows not run yet are left out" if sum(heights) < len(ROWS) + len(MATCHING_ROWS) else ""
     drawing.suptitle(heading(found, "whiskers") + missing, fontsize=8)
     return drawing
