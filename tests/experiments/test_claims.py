@@ -232,8 +232,7 @@ def papers_table(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("table")
     results = Results(folder)
     for row in BATCH_SIZE_TABLE:
-        setup = None if row.shape is None else (row.shape.n_shot, row.shape.images_per_class)
-        config = setup_config(DATASET, "prototypical", row.batch_size, setup)
+        config = setup_config(DATASET, "prototypical", row.batch_size, row.setup)
         put(results, config, row.accuracy[1].mean, seeds=SEEDS)
     for size in BATCH_SIZES:  # with one shot both networks are one
         for setup in IN_FIGURE[:3]:

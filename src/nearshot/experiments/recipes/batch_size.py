@@ -57,14 +57,13 @@ def _wanted(dataset: str) -> Wanted:
 def _lines(method: str, dataset: str) -> list[AccuracyRow]:
     """Return all setups of all batch sizes; the paper has numbers for NCA and PN on CIFAR-FS."""
     has_numbers = dataset == "cifar-fs" and method == "prototypical"
-    printed = {(row.batch_size, row.shape): row.accuracy for row in BATCH_SIZE_TABLE if has_numbers}
+    printed = {(row.batch_size, row.setup): row.accuracy for row in BATCH_SIZE_TABLE if has_numbers}
     lines = []
     for size in reversed(BATCH_SIZES):
         for setup in (None, *SETUPS):
             config = setup_config(dataset, method, size, setup)
-            paper = printed.get((size, None if setup is None else config.shape), ())
             names, sides = (f"batch {size}", setup_name(method, setup)), both_shots(config, "val", METHODS[method][1])
-            lines.append(AccuracyRow(names, sides, paper, doubtful=(size, setup) in DOUBTFUL))
+            lines.append(AccuracyRow(names, sides, printed.get((size, setup), ()), (size, setup) in DOUBTFUL))
     return lines
 
 
