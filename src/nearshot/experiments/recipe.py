@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
 from typing import Self
 
 from nearshot.episode_shape import EpisodeShape
@@ -32,11 +31,6 @@ class FoundAccuracy(PooledAccuracy):
         return super().about_seeds(self.n_asked if n_asked is None else n_asked)
 
 
-@lru_cache(10_000)  # tables and claims ask for the same runs again and again
-def _with_seed(scale: Scale, config: TrainConfig, seed: int) -> TrainConfig:
-    return replace(scale.change(config), seed=seed)
-
-
 @dataclass(frozen=True, eq=False)
 class Found:
     """The available results of a scale and some seeds: what a recipe's outputs are made from.
@@ -60,8 +54,8 @@ class Found:
 
     def runs(self, config: TrainConfig) -> list[RunResult]:
         """Return the available results of a configuration, one per seed."""
-        configs = (_with_seed(self.scale, config, seed) for seed in self.seeds)
-        found = (self.results.get(one, self.scale.name) for one in configs)
+        changed = self.scale.change(config)
+        found = (self.results.get(replace(changed, seed=seed), self.scale.name) for seed in self.seeds)
         return [result for result in found if result is not None]
 
     def accuracies(self, config: TrainConfig, measurement: Measurement) -> dict[int, Accuracy]:
@@ -141,7 +135,7 @@ def outputs_of(recipe: Recipe, found: Found, dataset: str) -> RecipeOutputs:
     """Return the tables and figures of a recipe on a dataset: the only place where results become tables."""
     configs = recipe.wanted(dataset)
     there = found.of_seeds_that_ran(configs)
-    seeded = (_with_seed(found.scale, config, seed) for seed in there.seeds for config in configs)
+    seeded = (replace(found.scale.change(config), seed=seed) for seed in there.seeds for config in configs)
     wanted = {run_id(config): config for config in seeded}
     runs = tuple(filter(None, (found.results.get(config, found.scale.name) for config in wanted.values())))
     tables = recipe.tables(there, dataset) if runs or not configs else ()
@@ -150,6 +144,6 @@ def outputs_of(recipe: Recipe, found: Found, dataset: str) -> RecipeOutputs:
     return RecipeOutputs(recipe, dataset, there, runs, len(wanted), kept, figures)
 
 
-def like(where: str, dataset: str, papers: str) -> str:
-    """Return where the paper has something; for another dataset than the paper's, that it is like it."""
-    return where if dataset == papers else f"like {where}, which is about {papers}"
+def like(where: str, dataset: str) -> str:
+    """Return where the paper has something about miniImageNet; for another dataset, that it is like it."""
+    return where if dataset == "mini-imagenet" else f"like {where}, which is about mini-imagenet"

@@ -74,7 +74,7 @@ def _table(found: Found, dataset: str) -> Table:
         if shuffled is not None
         else ""
     )
-    on, where = found.on(dataset), like("Figure 3", dataset, "mini-imagenet")
+    on, where = found.on(dataset), like("Figure 3", dataset)
     return Table(
         f"pair-subsampling-{on}",
         f"A fraction of the pairs of a batch ({where}): {on}, validation split",
@@ -104,7 +104,7 @@ def _figures(found: Found, dataset: str) -> Sequence[Figure]:
             drawn[line_name(setup)] = [(100 * share_of_pairs(found.scale.change(config)), config)]
         return drawn
 
-    on, where = found.on(dataset), like("Figure 3", dataset, "mini-imagenet")
+    on, where = found.on(dataset), like("Figure 3", dataset)
     title = f"Accuracy on the validation split of {on} with a fraction of the pairs ({where})"
     axis: dict[str, Any] = {"xlabel": "pairs used, % of all in a batch", "ticks": [100 * one for one in FRACTIONS]}
     draw = partial(panels, found, PANELS, lines, **axis, drawn="whiskers and band")
