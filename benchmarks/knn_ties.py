@@ -40,7 +40,7 @@ def main() -> None:
         return evaluate_features(features, store.labels, classifier=knn(ties=ties), centre=centre, split="val")
 
     accuracies = {f"of equals, the {ties}": measured(ties) for ties in ("nearest", "first")}
-    paper = CLASSIFIERS_TABLE["cifar-fs"]["knn"][0]
+    paper = CLASSIFIERS_TABLE["knn"]["cifar-fs"][0]
     report = {
         "backbone": BACKBONE,
         "fingerprint": store.fingerprint,

@@ -13,7 +13,6 @@ import pytest
 from made_up import DATASET, SEEDS, make_up, put, verdict
 
 from nearshot.experiments.claims import CLAIMS, check_claims, judge
-from nearshot.experiments.claims.statements import STATEMENTS, TITLES
 from nearshot.experiments.claims.verdict import ABOVE
 from nearshot.experiments.differences import Difference
 from nearshot.experiments.identity import run_id
@@ -27,9 +26,8 @@ from nearshot.experiments.recipes.comparison import SUPCON_ROWS, supcon_config
 from nearshot.experiments.recipes.features import CLOSEST, LAYERS
 from nearshot.experiments.recipes.pair_subsampling import FRACTIONS, share_of_pairs, subsampled
 from nearshot.experiments.results import Measurement, Results, RunResult
-from nearshot.experiments.scales import PAPER, QUICK
+from nearshot.experiments.scales import PAPER
 from nearshot.training import PRESETS, TrainConfig
-from nearshot.training.config import differences
 
 NCA = PRESETS[f"{DATASET}-nca"]
 ONE = (0,)
@@ -37,16 +35,14 @@ Setup = tuple[int, int] | None
 
 
 def test_what_was_judged_comes_first_and_in_the_papers_order(tmp_path: Path) -> None:
-    def checked(results: Results) -> list[tuple[str, str]]:
-        return [(claim.name, one.status) for claim, one in check_claims(Found(results, PAPER, ONE), DATASET)]
-
     order = [claim.name for claim in CLAIMS]
-    nothing = checked(Results(tmp_path / "nothing"))
-    assert nothing == [("more-pairs", "confirmed"), *((name, "not yet run") for name in order[1:])]  # which is counted
-    some = checked(make_up(tmp_path, ["schedule", "floor"], PAPER, dataset=DATASET))
-    judged, waiting = ([name for name, status in some if (status == "not yet run") == so] for so in (False, True))
-    assert [name for name, _ in some] == judged + waiting
-    assert "schedule" in judged
+    results = make_up(tmp_path, ["schedule", "floor"], PAPER, dataset=DATASET)
+    checked = check_claims(Found(results, PAPER, ONE), DATASET)
+    judged, waiting = (
+        [claim.name for claim, one in checked if (one.status == "not yet run") == so] for so in (False, True)
+    )
+    assert [claim.name for claim, _ in checked] == judged + waiting
+    assert {"more-pairs", "schedule"} <= set(judged)
     for part in (judged, waiting):
         assert part == sorted(part, key=order.index)
 
@@ -124,7 +120,6 @@ FALLS_AT_LAST = "Contradicted by 3 of 18: NCA with 100 % minus 80 % of the pairs
         ("nca-best", (59.3, 60), ONE, "undecided", "Undecided for 72 of 72: "),
         ("nca-best", (56.0, 60), ONE, "contradicted", "Contradicted by 72 of 72: "),
         ("our-episodes", (62.0, 60), SEEDS, "confirmed", "PN, ours minus Snell's episodes, centroid, 1-shot: +"),
-        ("our-episodes", (58.0, 60), SEEDS, "contradicted", ""),
         ("euclidean", (62.0, 60), SEEDS, "confirmed", "MN, Euclidean minus MN, cosine, soft, "),
         ("euclidean", (58.0, 60), SEEDS, "contradicted", ""),
         ("projection", (62.0, 60), SEEDS, "contradicted", ""),
@@ -132,45 +127,31 @@ FALLS_AT_LAST = "Contradicted by 3 of 18: NCA with 100 % minus 80 % of the pairs
         ("epochs", (62.0, 60), SEEDS, "contradicted", ""),
         ("epochs", (58.0, 60), SEEDS, "contradicted", ""),
         ("epochs", (60.5, 60), SEEDS, "confirmed", ""),
-        ("epochs", (60.0, 60), SEEDS, "undecided", ""),
-        ("epochs", (61.6, 60), ONE, "undecided", ""),  # of one seed, this may well be under one, and may be over two
-        ("epochs", (61.6, 60), SEEDS, "contradicted", ""),
         ("replacement", (60.1, 60), SEEDS, "confirmed", ""),
         ("replacement", (63.0, 60), ONE, "contradicted", ""),
-        ("replacement", (60.1, 60), ONE, "undecided", "). One seed cannot confirm this."),
         ("no-prototypes", (60.7, 60), SEEDS, "confirmed", "row 5 minus row 6, batch "),
-        ("no-prototypes", (60.7, 60), ONE, "undecided", "Undecided for 6 of 6: "),
-        ("no-prototypes", (64.0, 60), ONE, "confirmed", "row 5 minus row 6, batch "),
         ("no-prototypes", (56.0, 60), ONE, "contradicted", "Contradicted by 6 of 6: "),
         ("schedule", (63.0, 60), ONE, "confirmed", "NCA, the paper's schedule minus SimpleShot's, 5-shot: +"),
-        ("schedule", (61.5, 60), ONE, "undecided", ""),
         ("schedule", (61.5, 60), SEEDS, "confirmed", ""),
         ("schedule", (60.5, 60), SEEDS, "contradicted", ""),  # better, and not considerably
         ("recovered", (60, 60.0, 59.4), SEEDS, "confirmed", ""),
         ("recovered", (60, 60.7, 58.0), SEEDS, "confirmed", ""),  # not a point above
         ("recovered", (60, 63.0, 58.0), SEEDS, "contradicted", ""),
         ("recovered", (60, 60.0, 60.6), SEEDS, "contradicted", ""),
-        ("recovered", (60, 60.0, 60.0), SEEDS, "undecided", ""),
-        ("gap-closes", (63.0, 60, 60.1, 60), ONE, "undecided", ""),
         ("gap-closes", (63.0, 60, 60.1, 60), SEEDS, "confirmed", ""),
         ("gap-closes", (63.0, 60, 63.0, 60), SEEDS, "contradicted", ""),
         ("gap-closes", (57.0, 60, 60.1, 60), SEEDS, "contradicted", ""),
         ("gap-closes", (63.0, 60, 57.0, 60), SEEDS, "contradicted", ""),
-        ("gap-closes", (60.0, 60, 60.0, 60), SEEDS, "undecided", ""),
         ("contrastive", (70.0, 66.0, 60.0), ONE, "confirmed", ""),
         ("contrastive", (70.0, 75.0, 60.0), ONE, "contradicted", "by 2 of 4: NCA minus SupCon, Khosla et al.'s, "),
         ("sensitivity", (63.0, 60), ONE, "confirmed", ""),
         ("sensitivity", (57.0, 60), ONE, "contradicted", ""),
-        ("sensitivity", (61.5, 60), ONE, "undecided", ""),
         ("best-setup", (63.0, 60), ONE, "confirmed", ""),
         ("best-setup", (57.0, 60), ONE, "contradicted", ""),
-        ("best-setup", (60.5, 60), ONE, "undecided", ""),
         ("five-shots", (58.0, 62, 60), ONE, "contradicted", "PN 5-shot minus 1-shot training, m+n=8, batch 128, cent"),
         ("five-shots", (62.0, 58, 60), ONE, "contradicted", "MN 5-shot minus 1-shot training, m+n=8, batch 128, soft"),
         ("subsampling", (*RISING[:-2], 80.0, 77.0), ONE, "contradicted", FALLS_AT_LAST),
         ("along-the-curve", (*RISING[:-2], 80.0, 77.0), ONE, "contradicted", FALLS_AT_LAST),
-        ("subsampling", (*RISING[:-2], 77.5, 77.0), ONE, "undecided", ""),  # one seed, and half a point
-        ("along-the-curve", (*RISING[:-2], 77.5, 77.0), ONE, "undecided", ""),
     ],
 )
 def test_a_statement_has_a_direction_and_needs_seeds(
@@ -212,11 +193,9 @@ MEDIANS = {1: (70.76 + 71.5) / 2, 5: (84.2 + 84.7) / 2}  # of the four quoted me
         ("classifiers", ORDERED, (61, 61, 60, 60, 62, 62), "contradicted", ""),
         ("fine-tuning", measured("test", (5,), *TUNED), (80, 82, 82, 80), "contradicted", ""),  # with several layers
         ("fine-tuning", measured("test", (5,), *TUNED), (80, 82, 82, 84), "confirmed", ""),
-        ("fine-tuning", measured("test", (5,), *TUNED), (80, 80.8, 82, 82.8), "undecided", ""),  # of one network
         ("fine-tuning", measured("test", (5,), *FROZEN), (40, 40), "not yet run", "batch norm"),  # says what is judged
         ("competitive", measured("test", (1, 5), {}), (75, 87), "confirmed", f"{MEDIANS[1]:.2f}"),
         ("competitive", measured("test", (1, 5), {}), (75, 81), "contradicted", f"{MEDIANS[5]:.2f}"),
-        ("competitive", measured("test", (1, 5), {}), (72, 87), "undecided", f"{MEDIANS[1]:.2f}"),
     ],
 )
 def test_a_statement_about_measurements_has_a_direction(
@@ -253,8 +232,7 @@ def papers_table(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("table")
     results = Results(folder)
     for row in BATCH_SIZE_TABLE:
-        setup = None if row.shape is None else (row.shape.n_shot, row.shape.images_per_class)
-        config = setup_config(DATASET, "prototypical", row.batch_size, setup)
+        config = setup_config(DATASET, "prototypical", row.batch_size, row.setup)
         put(results, config, row.accuracy[1].mean, seeds=SEEDS)
     for size in BATCH_SIZES:  # with one shot both networks are one
         for setup in IN_FIGURE[:3]:
@@ -268,22 +246,12 @@ def papers_table(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (None, 0, "ranking", "confirmed", "Batch 512, 5-shot: rank correlation 0.96."),
         (None, 0, "ranking-exceptions", "confirmed", ""),
         # Above some that are no neighbours of it, below others.
-        (
-            *((256, (1, 32)), 73.5, "ranking", "contradicted"),
-            "PN 5-shot m+n=32 minus PN 1-shot m+n=32, batch 256, 1-shot: −0.9",
-        ),
+        ((256, (1, 32)), 73.5, "ranking", "contradicted", "m+n=32 minus PN 1-shot m+n=32, batch 256, 1-shot: −0.9"),
         ((256, (1, 8)), 72.53, "ranking", "undecided", ""),  # as 5-shot m+n=32, which has more pairs
         # Now below 5-shot m+n=32, as its pairs would have it: no exception.
         ((128, (1, 8)), 60.0, "ranking", "confirmed", ""),
-        (
-            (128, (1, 8)),
-            60.0,
-            "ranking-exceptions",
-            "contradicted",
-            "PN 1-shot m+n=8 minus PN 5-shot m+n=32, batch 128",
-        ),
+        ((128, (1, 8)), 60.0, "ranking-exceptions", "contradicted", "PN 1-shot m+n=8 minus PN 5-shot m+n=32, batch "),
         (None, 0, "left-out-setups", "confirmed", ""),
-        ((256, (1, 16)), 71.0, "left-out-setups", "undecided", "PN 1-shot m+n=8 minus PN 1-shot m+n=16, batch 256, "),
         ((256, (1, 16)), 74.0, "left-out-setups", "contradicted", "batch 256, centroid, 1-shot: "),
     ],
 )
@@ -304,20 +272,11 @@ def test_episodes_are_ranked_by_their_pairs(
     assert text in found.text
 
 
-def test_dropblock_is_judged_on_one_architecture() -> None:
-    without, with_it = (choice_config(DATASET, choice) for choice in ("NCA", "NCA, DropBlock"))
-    assert differences(without, with_it) == {"backbone": ("resnet12", "resnet12-dropblock")}
-    small = [QUICK.change(config) for config in (without, with_it)]
-    assert differences(*small) == {"backbone": ("conv4-32", "conv4-32-dropblock")}
-
-
 @pytest.mark.parametrize(
     ("one_shot", "five_shot", "status", "begins"),
     [
         (-12.0, -8.0, "confirmed", "It loses 8.0 to 12.0 points. NCA, DropBlock minus NCA, 5-shot: −8.00 "),
-        (-4.0, -4.0, "confirmed", "It loses 4.0 points. "),
         (-4.0, 0.0, "undecided", "It loses 4.0 points in 1 of 2. Undecided for 1 of 2: "),
-        (0.0, 0.0, "undecided", "Undecided for 2 of 2: "),
         (4.0, -4.0, "contradicted", "It loses 4.0 points in 1 of 2. Contradicted by 1 of 2: "),
     ],
 )
@@ -364,24 +323,19 @@ def test_episodes_are_held_against_the_curve_at_their_share_of_pairs(off: float,
         assert verdict(results, "along-the-curve", SEEDS).status == "confirmed"
 
 
-def test_every_statement_has_a_title_of_a_few_words_of_its_own() -> None:
-    titles = [claim.title for claim in CLAIMS]
-    assert len(set(titles)) == len(titles)
-    assert max(map(len, titles)) <= 42  # what a row of the report has room for
-    assert set(TITLES) <= set(STATEMENTS)
-
-
-def test_a_reason_says_how_many_comparisons_and_the_one_that_decides_is_first() -> None:
-    def judged(name: str, difference: float) -> Difference:
-        return Difference(name, difference, 0.5, 3)
-
-    for values, expected in {
-        (2.0, 0.6, 3.0): ("confirmed", "3 of 3 in favour, 3 seeds", "b"),
-        (2.0, 0.1, 3.0): ("undecided", "1 of 3 undecided, 3 seeds", "b"),
-        (-2.0, 0.1, -3.0): ("contradicted", "2 of 3 against, 3 seeds", "c"),
-        (2.0, 0.6, None): ("undecided", "2 of 2 in favour, 1 not run, 3 seeds", "b"),
-    }.items():
-        named = [None if one is None else judged(name, one) for name, one in zip("abc", values, strict=True)]
-        found = judge((named, ABOVE))
-        assert (found.status, found.reason(), found.judged[0].difference.name) == expected
-        assert "seeds" not in found.reason(3)
+@pytest.mark.parametrize(
+    ("differences", "status", "reason", "decides"),
+    [
+        ((2.0, 0.6, 3.0), "confirmed", "3 of 3 in favour", "b"),
+        ((2.0, 0.1, 3.0), "undecided", "1 of 3 undecided", "b"),
+        ((-2.0, 0.1, -3.0), "contradicted", "2 of 3 against", "c"),
+        ((2.0, 0.6, None), "undecided", "2 of 2 in favour, 1 not run", "b"),
+    ],
+)
+def test_a_reason_says_how_many_comparisons_and_the_one_that_decides_is_first(
+    differences: tuple[float | None, ...], status: str, reason: str, decides: str
+) -> None:
+    named = zip("abc", differences, strict=True)
+    found = judge(([None if one is None else Difference(name, one, 0.5, 3) for name, one in named], ABOVE))
+    assert (found.status, found.reason(), found.judged[0].difference.name) == (status, f"{reason}, 3 seeds", decides)
+    assert found.reason(3) == reason

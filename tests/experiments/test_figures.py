@@ -43,9 +43,8 @@ def drawn(name: str, found: Found) -> Drawing:
 def is_whole(drawing: Drawing) -> bool:
     """Say whether all that is drawn is on the paper."""
     used = drawing.get_tightbbox()  # in inches
-    return bool(
-        used.x0 >= 0 and used.y0 >= 0 and used.x1 <= drawing.get_figwidth() and used.y1 <= drawing.get_figheight()
-    )
+    width, height = drawing.get_size_inches()
+    return bool(min(used.x0, used.y0) >= 0 and used.x1 <= width and used.y1 <= height)
 
 
 def ends(line: Line2D) -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:
@@ -72,20 +71,15 @@ def test_figure_1_says_how_many_lines_it_draws_and_cuts_nothing_off(shape: Episo
 
 
 def test_figure_1_tells_support_query_and_prototypes_apart() -> None:
-    shape = EpisodeShape(2, 4, 1)
-    roles = [
-        drawn_pairs(shape, prototypes=prototypes, separate=separate).roles
+    (pn_points, pn_roles, _), (mn_points, mn_roles, _), (_, nca_roles, _) = (
+        drawn_pairs(EpisodeShape(2, 4, 1), prototypes=prototypes, separate=separate)
         for prototypes, separate in ((True, True), (False, True), (False, False))
-    ]
-    assert roles == [
-        ("query",) * 2 + ("prototype",) * 2,
-        ("query",) * 2 + ("support",) * 8,
-        ("image",) * 10,
-    ]
-    points = drawn_pairs(shape, prototypes=False, separate=True).points
-    means = points[2:].view(2, 4, 2).mean(1)
-    assert torch.allclose(drawn_pairs(shape, prototypes=True, separate=True).points[2:], means)
-    assert torch.allclose(drawn_pairs(shape, prototypes=True, separate=True).points[:2], points[:2])
+    )
+    assert pn_roles == ["query"] * 2 + ["prototype"] * 2
+    assert mn_roles == ["query"] * 2 + ["support"] * 8
+    assert nca_roles == ["image"] * 10
+    means = mn_points[2:].view(2, 4, 2).mean(1)
+    assert torch.allclose(pn_points, torch.cat([mn_points[:2], means]))
 
 
 @pytest.mark.parametrize("name", FIGURES)
@@ -114,7 +108,6 @@ def test_a_figure_says_what_its_intervals_are_over(
     drawing = drawn(name, Found(results, PAPER, seeds))
     assert said in drawing.get_suptitle()
     assert is_whole(drawing)
-    assert drawn(name, Found(Results(Path("/nothing/here")), PAPER, seeds)).axes  # an empty one
 
 
 @pytest.mark.parametrize(("per_seed", "half"), [((62.0,), 0.3), ((61.5, 63.5), 1.0), ((61.0, 62.0, 63.0), 2.5)])

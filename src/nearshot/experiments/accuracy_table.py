@@ -11,7 +11,7 @@ from nearshot.experiments.paper import SHOTS, Number
 from nearshot.experiments.recipe import Found, Recipe, Wanted, like
 from nearshot.experiments.results import Measurement
 from nearshot.experiments.scales import Scale
-from nearshot.experiments.tables import Cell, Row, Table, cell, difference, marked, signed
+from nearshot.experiments.tables import Cell, Row, Table, cell, difference, marked
 from nearshot.training import TrainConfig
 
 PAPER_DATASETS = ("cifar-fs", "mini-imagenet")
@@ -44,7 +44,7 @@ class AccuracyTable:
     labels: tuple[str, ...]  # the headings of the first columns
     lines: Callable[[str], Sequence[AccuracyRow]]  # on a dataset
     columns: tuple[str, ...] = BOTH_SHOTS  # the headings of the accuracies
-    place: tuple[str, str] | None = None  # the section of the paper, and its dataset there
+    place: str = ""  # the section of the paper, where that is about miniImageNet alone
     measured: bool = False  # after training; otherwise validation accuracies are enough
     with_paper: bool = False  # the paper's number and the difference stand beside each accuracy
     # Its paired difference from the first row stands beside each accuracy. With the paper's number, so does the
@@ -63,13 +63,12 @@ class AccuracyTable:
     def table(self, found: Found, dataset: str) -> Table:
         """Return the table."""
         on = found.on(dataset)
-        where = like(self.place[0], dataset, self.place[1]) if self.place else ""
         more = ("paper",) * self.with_paper + ("paired difference",) * self.paired
         more += ("paper's difference" if self.paired else "difference",) * self.with_paper
         lines = [line for line in self.lines(dataset) if any(line.sides) or found.scale.is_papers]
         return Table(
             self.name.format(on=on),
-            self.title.format(on=on, where=where),
+            self.title.format(on=on, where=like(self.place, dataset)),
             found.label,
             (*self.labels, *(heading for column in self.columns for heading in (column, *more))),
             tuple(self._row(found, line, lines[0]) for line in lines),
@@ -92,13 +91,7 @@ class AccuracyTable:
             if self.paired:
                 beside.append(difference_cell(difference_of(found, "", side, against) if side and against else None))
             if self.with_paper:
-                beside.append(_papers_difference(number, papers) if self.paired else difference(ours, number))
+                beside.append(difference(number, papers) if self.paired else difference(ours, number))
             cells += map(marked, beside) if line.doubtful else beside
         labels = (label(found.scale) if callable(label) else label for label in line.labels)
         return (*labels, *cells)
-
-
-def _papers_difference(number: Number | None, first: Number | None) -> Cell:
-    if number is None or first is None:
-        return cell(None)
-    return Cell(signed(number.mean - first.mean, min(number.digits, first.digits)), number.mean - first.mean)

@@ -37,7 +37,7 @@ class Difference(NamedTuple):
     over_episodes: float  # half its 95 % interval over episodes alone
     n_seeds: int  # of the side that has fewer
     allowed: float = 0.0  # for seed variance, where an interval over episodes does not contain it: see `seed_margin`
-    kind: str = ""  # differences of one kind are assumed to have the same seed variance: see `kind_of`
+    kind: str = ""  # the split and shots, which differences of the same seed variance are assumed to share
     spread: float = 0.0  # the standard error between seeds, times the root of their number
     freedom: float = 0.0  # the degrees of freedom of the spread; 0 if the interval is over episodes
     by_seed: tuple[float, ...] = ()  # of one run, the difference of each seed
@@ -82,16 +82,12 @@ def seed_margin(measured: Measurement, other: Measurement | None = None) -> floa
 
     It is a margin and no interval. It follows the variance of three seeds on CIFAR-FS at 84×84.
 
-    **Two runs, measured alike** (`other` is None). Reference: NCA minus PN, nearest centroid. The standard deviation of
-    a difference is the root of the sum of both variances: on the test split 0.86 points with 1 shot and 0.52 with 5.
-    Times 2.78 (Student's t for 95 %, four degrees of freedom) that is 2.4 and 1.4, and the margin is rounded up. On the
-    validation split, which selects the epoch, it is 0.09 and 0.11. Three seeds cannot exclude 0.3, and single runs at
-    32×32 have differed by a point from their neighbours (NCA is better with 80 % of its pairs than with all). So the
-    margin is 1.
+    **Two runs, measured alike** (`other` is None): Student's 95 % interval of NCA minus PN, nearest centroid, rounded
+    up. On the test split that is 2.4 points with 1 shot and 1.4 with 5. On the validation split, which selects the
+    epoch, it is 0.3, but single runs at 32×32 have differed by a point from their neighbours, so the margin is 1.
 
-    **One run, measured in two ways**: with two classifiers, treated or adapted otherwise, or with other layers. The
-    largest standard deviations of such differences over three seeds of NCA are 0.18, 0.42 and 0.69, and the margin is
-    two of them, rounded up to half points (`MEASURED_TWICE`).
+    **One run, measured in two ways** (`MEASURED_TWICE`): with two classifiers, treated or adapted otherwise, or with
+    other layers. Two of the largest standard deviations of such differences, rounded up to half points.
 
     >>> [seed_margin(Measurement(split, shot, "centroid")) for split in ("val", "test") for shot in (1, 5)]
     [1.0, 1.0, 2.5, 1.5]
@@ -106,11 +102,6 @@ def seed_margin(measured: Measurement, other: Measurement | None = None) -> floa
     return 2.5 if measured.n_shot < 5 else 1.5
 
 
-def kind_of(measured: Measurement) -> str:
-    """Return what two differences must share to have the same seed variance: the split and the number of shots."""
-    return f"{measured.split}, {measured.n_shot}-shot"
-
-
 def difference_of(found: Found, name: str, better: Side, other: Side) -> Difference | None:
     """Return the difference of two runs, or of one run measured in two ways.
 
@@ -122,23 +113,23 @@ def difference_of(found: Found, name: str, better: Side, other: Side) -> Differe
         return None
     firsts, seconds = found.accuracies(*better), found.accuracies(*other)
     if config != other_config:
-        return difference_of_runs(name, firsts, seconds, margin=seed_margin(measured), kind=kind_of(measured))
-    comparisons = _compare_seeds(firsts, seconds)
-    return over_seeds(name, comparisons, margin=seed_margin(measured, other_measured), kind=kind_of(measured))
+        return difference_of_runs(name, firsts, seconds, measured)
+    return over_seeds(name, _compare_seeds(firsts, seconds), measured, seed_margin(measured, other_measured))
 
 
 def difference_of_runs(
-    name: str, firsts: Mapping[int, Accuracy], seconds: Mapping[int, Accuracy], *, margin: float, kind: str
+    name: str, firsts: Mapping[int, Accuracy], seconds: Mapping[int, Accuracy], measured: Measurement
 ) -> Difference | None:
     """Return one run minus another, given the accuracies of their seeds, with Welch's interval between seeds.
 
     If either has a single seed, the interval is over episodes, and the margin is added.
     """
-    one = over_seeds(name, _compare_seeds(firsts, seconds), margin=margin, kind=kind)
+    one = over_seeds(name, _compare_seeds(firsts, seconds), measured, seed_margin(measured))
     if one is None or min(len(firsts), len(seconds)) == 1:
         return one
     means = ([accuracy.mean for accuracy in side.values()] for side in (firsts, seconds))
-    return welch_difference(name, *means)._replace(kind=kind, over_episodes=one.over_episodes, allowed=margin)
+    welch = welch_difference(name, *means)
+    return welch._replace(kind=one.kind, over_episodes=one.over_episodes, allowed=one.allowed)
 
 
 def welch_difference(name: str, firsts: Sequence[float], seconds: Sequence[float]) -> Difference:
@@ -156,7 +147,7 @@ def welch_difference(name: str, firsts: Sequence[float], seconds: Sequence[float
     return Difference(name, difference, 0.0, n_seeds, spread=spread, freedom=freedom, of_two_runs=True)
 
 
-def over_seeds(name: str, comparisons: Sequence[Comparison], *, margin: float, kind: str) -> Difference | None:
+def over_seeds(name: str, comparisons: Sequence[Comparison], measured: Measurement, margin: float) -> Difference | None:
     """Return the mean of one comparison per training seed, with Student's interval between seeds.
 
     For a single seed the interval is over episodes, and the margin is added.
@@ -167,6 +158,7 @@ def over_seeds(name: str, comparisons: Sequence[Comparison], *, margin: float, k
     n_seeds, mean, by_seed = len(comparisons), float(differences.mean()), tuple(differences.tolist())
     over_episodes = math.sqrt(sum(one.interval95**2 for one in comparisons)) / n_seeds
     spread = float(differences.std()) if n_seeds > 1 else 0.0
+    kind = f"{measured.split}, {measured.n_shot}-shot"
     return Difference(name, mean, over_episodes, n_seeds, margin, kind, spread, n_seeds - 1, by_seed)
 
 
@@ -185,40 +177,39 @@ def pool_spread(differences: Sequence[Difference]) -> list[Difference]:
     >>> [round(one.interval95, 2) for one in pool_spread(two)]  # of a spread of √½, with 3.2 degrees of freedom
     [1.25, 1.25]
     """
-    return [_pooled(one, [other for other in differences if _are_alike(one, other)]) for one in differences]
-
-
-def _are_alike(one: Difference, other: Difference) -> bool:
-    return other.freedom > 0 and (one.kind, one.of_two_runs) == (other.kind, other.of_two_runs)
-
-
-def _pooled(one: Difference, alike: Sequence[Difference]) -> Difference:
-    if not one.freedom:
-        return one
-    # Not by the degrees of freedom: Welch's are estimated from the same variances.
-    weights = [other.n_seeds - 1 for other in alike]
-    squares = sum(weight * other.spread**2 for weight, other in zip(weights, alike, strict=True))
-    spread = math.sqrt(squares / sum(weights))
-    factor = 2 / (len(alike) + 1) if one.of_two_runs else 4 / (len(alike) + 3)
-    freedom = factor * sum(other.freedom for other in alike)
-    pooled = one._replace(spread=spread, freedom=freedom)
-    is_too_wide = pooled.interval95 > one.over_episodes + one.allowed
-    return one._replace(freedom=0.0) if one.n_seeds == 2 and spread <= one.allowed and is_too_wide else pooled
+    found = []
+    for one in differences:
+        if not one.freedom:
+            found.append(one)
+            continue
+        alike = [other for other in differences if (other.kind, other.of_two_runs) == (one.kind, one.of_two_runs)]
+        alike = [other for other in alike if other.freedom]
+        # Not by the degrees of freedom: Welch's are estimated from the same variances.
+        weights = [other.n_seeds - 1 for other in alike]
+        squares = sum(weight * other.spread**2 for weight, other in zip(weights, alike, strict=True))
+        spread = math.sqrt(squares / sum(weights))
+        factor = 2 / (len(alike) + 1) if one.of_two_runs else 4 / (len(alike) + 3)
+        pooled = one._replace(spread=spread, freedom=factor * sum(other.freedom for other in alike))
+        is_too_wide = pooled.interval95 > one.over_episodes + one.allowed
+        is_certain = one.n_seeds == 2 and spread <= one.allowed and is_too_wide
+        found.append(one._replace(freedom=0.0) if is_certain else pooled)
+    return found
 
 
 def _compare_seeds(firsts: Mapping[int, Accuracy], seconds: Mapping[int, Accuracy]) -> list[Comparison]:
-    return [compare(*_shared_episodes(firsts[seed], seconds[seed])) for seed in firsts if seed in seconds]
-
-
-def _shared_episodes(one: Accuracy, other: Accuracy) -> list[Accuracy]:
-    """Return two accuracies over their common episodes: fewer episodes of a seed are the first of more."""
-    n_shared = min(len(one.per_episode), len(other.per_episode))
-    if len(one.per_episode) == len(other.per_episode) or one.protocol.seed != other.protocol.seed:
-        return [one, other]
-    return [
-        Accuracy(it.per_episode[:n_shared], replace(it.protocol, n_episodes=n_shared, episodes="shared"))
-        for it in (one, other)
-    ]
+    """Compare the seeds that both have, on their common episodes: fewer episodes of a seed are the first of more."""
+    comparisons = []
+    for seed in (seed for seed in firsts if seed in seconds):
+        both = [firsts[seed], seconds[seed]]
+        lengths = [len(one.per_episode) for one in both]
+        if lengths[0] != lengths[1] and both[0].protocol.seed == both[1].protocol.seed:
+            n_shared = min(lengths)
+            both = [
+                Accuracy(one.per_episode[:n_shared], replace(one.protocol, n_episodes=n_shared, episodes="shared"))
+                for one in both
+            ]
+        comparisons.append(compare(*both))
+    return comparisons
 
 
 def difference_cell(one: Difference | None) -> Cell:

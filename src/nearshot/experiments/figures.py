@@ -107,10 +107,9 @@ def panels(
         row[0].set_ylabel("accuracy, %", fontsize=9)
     for axes in rows[-1]:
         axes.set_xlabel(xlabel, fontsize=9)
-    if named:
-        look: dict[str, Any] = {"fontsize": 9, "frameon": False, "handlelength": 3}
-        n_columns = len(named) if len(named) < 5 else 3
-        drawing.legend(named.values(), named.keys(), loc="outside lower center", ncols=n_columns, **look)
+    look: dict[str, Any] = {"fontsize": 9, "frameon": False, "handlelength": 3}
+    n_columns = len(named) if len(named) < 5 else 3
+    drawing.legend(named.values(), named.keys(), loc="outside lower center", ncols=n_columns, **look)
     drawing.suptitle(heading(found, drawn), fontsize=8)
     return drawing
 

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
 from typing import Self
 
 from nearshot.episode_shape import EpisodeShape
-from nearshot.errors import InputError
 from nearshot.evaluation import Accuracy, PooledAccuracy, pool_seeds
 from nearshot.experiments.identity import run_id
 from nearshot.experiments.results import Measurement, Results, RunResult
@@ -31,11 +29,6 @@ class FoundAccuracy(PooledAccuracy):
     def about_seeds(self, n_asked: int | None = None) -> str:
         """Return what the seeds are, compared with those that were requested."""
         return super().about_seeds(self.n_asked if n_asked is None else n_asked)
-
-
-@lru_cache(10_000)  # tables and claims ask for the same runs again and again
-def _with_seed(scale: Scale, config: TrainConfig, seed: int) -> TrainConfig:
-    return replace(scale.change(config), seed=seed)
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,8 +54,8 @@ class Found:
 
     def runs(self, config: TrainConfig) -> list[RunResult]:
         """Return the available results of a configuration, one per seed."""
-        configs = (_with_seed(self.scale, config, seed) for seed in self.seeds)
-        found = (self.results.get(one, self.scale.name) for one in configs)
+        changed = self.scale.change(config)
+        found = (self.results.get(replace(changed, seed=seed), self.scale.name) for seed in self.seeds)
         return [result for result in found if result is not None]
 
     def accuracies(self, config: TrainConfig, measurement: Measurement) -> dict[int, Accuracy]:
@@ -74,14 +67,7 @@ class Found:
         runs = tuple(run for run in self.runs(config) if run.has(measurement))
         if not runs:
             return None
-        try:
-            together = pool_seeds([run.accuracy(measurement) for run in runs])
-        except InputError as error:
-            files = ", ".join(str(self.results.path(run.config, self.scale.name)) for run in runs)
-            raise InputError(
-                f"The seeds of a run must be measured alike, but differ in {files}. Move these files away and measure "
-                f"again. {error}"
-            ) from error
+        together = pool_seeds([run.accuracy(measurement) for run in runs])
         return FoundAccuracy(**vars(together), n_asked=len(self.seeds), runs=runs)
 
     def on(self, dataset: str) -> str:
@@ -141,23 +127,23 @@ class RecipeOutputs:
     found: Found
     runs: tuple[RunResult, ...]
     n_wanted: int
-    tables: tuple[Table, ...] = ()
-    figures: tuple[Figure, ...] = ()
+    tables: tuple[Table, ...]
+    figures: tuple[Figure, ...]
 
 
 def outputs_of(recipe: Recipe, found: Found, dataset: str) -> RecipeOutputs:
     """Return the tables and figures of a recipe on a dataset: the only place where results become tables."""
     configs = recipe.wanted(dataset)
     there = found.of_seeds_that_ran(configs)
-    seeded = (_with_seed(found.scale, config, seed) for seed in there.seeds for config in configs)
+    seeded = (replace(found.scale.change(config), seed=seed) for seed in there.seeds for config in configs)
     wanted = {run_id(config): config for config in seeded}
     runs = tuple(filter(None, (found.results.get(config, found.scale.name) for config in wanted.values())))
-    made = RecipeOutputs(recipe, dataset, there, runs, len(wanted))
     tables = recipe.tables(there, dataset) if runs or not configs else ()
-    kept = [table.without_empty_rows() for table in tables if table.has_ours or (not configs and table.rows)]
-    return replace(made, tables=tuple(kept), figures=tuple(recipe.figures(there, dataset))) if kept else made
+    kept = tuple(table.without_empty_rows() for table in tables if table.has_ours or (not configs and table.rows))
+    figures = tuple(recipe.figures(there, dataset)) if kept else ()
+    return RecipeOutputs(recipe, dataset, there, runs, len(wanted), kept, figures)
 
 
-def like(where: str, dataset: str, papers: str) -> str:
-    """Return where the paper has something; for another dataset than the paper's, that it is like it."""
-    return where if dataset == papers else f"like {where}, which is about {papers}"
+def like(where: str, dataset: str) -> str:
+    """Return where the paper has something about miniImageNet; for another dataset, that it is like it."""
+    return where if dataset == "mini-imagenet" else f"like {where}, which is about mini-imagenet"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -43,11 +43,6 @@ class Cell:
     value: float | None = None
     accuracy: PooledAccuracy | None = field(default=None, repr=False, compare=False)
     details: Mapping[str, float | str] = field(default_factory=dict, repr=False, compare=False)
-
-    @property
-    def is_ours(self) -> bool:
-        """Whether it shows a result of ours."""
-        return self.accuracy is not None or bool(self.details)
 
     def __str__(self) -> str:
         return self.text
@@ -131,7 +126,11 @@ class Table:
         The paper's formula for intervals is too small for models on the same episodes, but comparable with its own.
         """
         columns: list[list[float | str]] = []
-        for place, name in enumerate(_unique(self.headings)):
+        unique = ""  # precedes headings that are repeated, as in "1-shot paper"
+        for place, heading in enumerate(self.headings):
+            if self.headings.count(heading) == 1:
+                unique = heading
+            name = heading if heading == unique else f"{unique} {heading}".strip()
             items = [item if isinstance(item := row[place], Cell) else Cell(item) for row in self.rows]
             columns.append([name, *(str(item) if item.value is None else item.value for item in items)])
             details = dict.fromkeys(detail for item in items for detail in item.details)
@@ -175,18 +174,7 @@ class Figure:
 
 
 def _is_ours(row: Row) -> bool:
-    return any(isinstance(item, Cell) and item.is_ours for item in row)
-
-
-def _unique(headings: Sequence[str]) -> list[str]:
-    """Return unique headings: a repeated one is preceded by the last unique one, as in "1-shot paper"."""
-    named: list[str] = []
-    own = ""
-    for heading in headings:
-        if headings.count(heading) == 1:
-            own = heading
-        named.append(heading if heading == own else f"{own} {heading}".strip())
-    return named
+    return any(isinstance(item, Cell) and (item.accuracy is not None or item.details) for item in row)
 
 
 def cell(accuracy: PooledAccuracy | Number | None) -> Cell:
@@ -204,9 +192,9 @@ def cell(accuracy: PooledAccuracy | Number | None) -> Cell:
     return Cell(str(accuracy), accuracy.mean, accuracy, details)
 
 
-def number_cell(value: float | None, form: str = "{:,}", **details: float | str) -> Cell:
+def number_cell(value: float | None, form: str = "{:,}") -> Cell:
     """Return a formatted number; a dash for None."""
-    return Cell(MISSING) if value is None else Cell(form.format(value), value, details=details)
+    return Cell(MISSING) if value is None else Cell(form.format(value), value)
 
 
 def signed(number: float, digits: int = 2) -> str:
@@ -214,11 +202,12 @@ def signed(number: float, digits: int = 2) -> str:
     return f"{number:+.{digits}f}".replace("-", "−")
 
 
-def difference(ours: PooledAccuracy | None, paper: Number | None) -> Cell:
-    """Return our accuracy minus the paper's, with at most as many digits as the paper's."""
-    if ours is None or paper is None:
+def difference(one: PooledAccuracy | Number | None, paper: Number | None) -> Cell:
+    """Return our accuracy, or another of the paper, minus the paper's, with no more digits than either has."""
+    if one is None or paper is None:
         return Cell(MISSING)
-    return Cell(signed(ours.mean - paper.mean, min(paper.digits, 2)), ours.mean - paper.mean, ours)
+    digits, ours = (one.digits, None) if isinstance(one, Number) else (2, one)
+    return Cell(signed(one.mean - paper.mean, min(paper.digits, digits)), one.mean - paper.mean, ours)
 
 
 def marked(item: Cell) -> Cell:

@@ -14,12 +14,10 @@ correction.
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
-from typing import Literal, NamedTuple, get_args
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
 
-from nearshot.experiments.differences import SAME, Difference, Side, difference_of, pool_spread
-from nearshot.experiments.recipe import Found
+from nearshot.experiments.differences import SAME, Difference, pool_spread
 from nearshot.text import counted
 
 Status = Literal["confirmed", "contradicted", "undecided", "not yet run"]
@@ -76,7 +74,9 @@ class Verdict(NamedTuple):
         which = {"contradicted": "Contradicted by", "undecided": "Undecided for"}.get(self.status)
         lead = f"{which} {self.n_against} of {len(self.judged)}: " if self.n_against else ""
         shown = [one for one, _ in self.judged[: self.n_against or None]]
-        return f"{self.note}{lead}{_list(shown)} ({about_intervals(shown)}).{self.caveats}"
+        first = "; ".join(map(str, shown[:LISTED]))
+        more = f"; and {len(shown) - LISTED} more" if len(shown) > LISTED else ""
+        return f"{self.note}{lead}{first}{more} ({about_intervals(shown)}).{self.caveats}"
 
     @property
     def caveats(self) -> str:
@@ -103,24 +103,6 @@ class Verdict(NamedTuple):
         said = f"{self.n_against or len(self.judged)} of {len(self.judged)} {side}"
         missing = f", {self.n_missing} not run" if self.n_missing else ""
         return said + missing + ("" if decides.n_seeds == n_seeds else f", {counted(decides.n_seeds, 'seed')}")
-
-
-Check = Callable[[Found, str], Verdict]  # of the results, on a dataset
-
-
-class Claim(NamedTuple):
-    """A statement of the paper, its section, and the check that judges it by the results on some datasets."""
-
-    name: str
-    title: str  # the statement in a few words
-    statement: str
-    where: str
-    check: Check
-    datasets: tuple[str, ...]
-
-
-Compared = tuple[str, Side, Side]  # a name, and two measurements, each with its run: the first minus the second
-Comparisons = Callable[[str], Iterable[Compared]]  # on a dataset
 
 
 ABOVE = Limits(low=0.0)
@@ -150,11 +132,6 @@ def judge(*stated: tuple[Sequence[Difference | None], Limits]) -> Verdict:
     return Verdict(status, "", tuple(judged), n_undecided, n_missing)
 
 
-def _list(differences: Sequence[Difference]) -> str:
-    first = "; ".join(map(str, differences[:LISTED]))
-    return first + (f"; and {len(differences) - LISTED} more" if len(differences) > LISTED else "")
-
-
 def about_intervals(differences: Sequence[Difference]) -> str:
     """Return the number of training seeds of some differences, what ± is over, and the margins."""
     n_seeds = sorted({one.n_seeds for one in differences})
@@ -163,57 +140,12 @@ def about_intervals(differences: Sequence[Difference]) -> str:
     seeds += ", ± between seeds" if any(between) else ", ± over episodes"
     if any(between) and not all(between):
         seeds += ", or over episodes where they are too few"
-    if any(one.margin for one in differences):
-        seeds += f"; {'then ' if any(between) else ''}plus {_margins(differences)} for seed variance"
-    return seeds
-
-
-def _margins(differences: Sequence[Difference]) -> str:
-    """Return the margins in points; where they differ, with what each is for."""
     margins = sorted({one.margin for one in differences if one.margin}, reverse=True)
-    if len(margins) == 1:
-        return f"{margins[0]:g} point{'' if margins[0] == 1 else 's'}"
-    kinds = {margin: sorted({one.kind for one in differences if one.margin == margin}) for margin in margins}
-    return " or ".join(f"{margin:g} ({' and '.join(kinds[margin])})" for margin in margins) + " points"
-
-
-def within(*stated: tuple[Comparisons, Limits]) -> Check:
-    """Return a check that comparisons are within limits."""
-    return lambda found, dataset: judge(
-        *((_differences(found, dataset, comparisons), limits) for comparisons, limits in stated)
-    )
-
-
-def above(comparisons: Comparisons) -> Check:
-    """Return a check that each first is above its second."""
-    return within((comparisons, ABOVE))
-
-
-def not_above(comparisons: Comparisons) -> Check:
-    """Return a check that no first is above its second by half a point; its verdict notes significant losses."""
-
-    def check(found: Found, dataset: str) -> Verdict:
-        differences = _differences(found, dataset, comparisons)
-        return judge((differences, NOT_ABOVE))._replace(note=_losses(differences))
-
-    return check
-
-
-def _differences(found: Found, dataset: str, comparisons: Comparisons) -> list[Difference | None]:
-    return [difference_of(found, *one) for one in comparisons(dataset)]
-
-
-def _losses(differences: Sequence[Difference | None]) -> str:
-    there = pool_spread([one for one in differences if one is not None])
-    losses = sorted(-one.difference for one in there if ABOVE.fail(one._replace(n_compared=len(there))))
-    if not losses:
-        return ""
-    least, most = f"{losses[0]:.1f}", f"{losses[-1]:.1f}"
-    points = most if least == most else f"{least} to {most}"
-    return f"It loses {points} points{'' if len(losses) == len(there) else f' in {len(losses)} of {len(there)}'}. "
-
-
-def count_statuses(statuses: Iterable[str]) -> str:
-    """Return how many statements have which status, such as "1 confirmed, 2 undecided"."""
-    numbers = Counter(statuses)
-    return ", ".join(f"{numbers[status]} {status}" for status in get_args(Status) if numbers[status])
+    if not margins:
+        return seeds
+    points = f"{margins[0]:g} point{'' if margins[0] == 1 else 's'}"
+    if len(margins) > 1:  # with what each is for
+        kinds = [sorted({one.kind for one in differences if one.margin == margin}) for margin in margins]
+        both = zip(margins, kinds, strict=True)
+        points = " or ".join(f"{margin:g} ({' and '.join(alike)})" for margin, alike in both) + " points"
+    return f"{seeds}; {'then ' if any(between) else ''}plus {points} for seed variance"

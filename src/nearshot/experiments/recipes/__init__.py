@@ -1,7 +1,6 @@
 """The recipes by name, in the order of the paper."""
 
 from collections.abc import Mapping
-from types import MappingProxyType
 
 from nearshot.experiments.recipe import Recipe
 from nearshot.experiments.recipes import (
@@ -9,7 +8,6 @@ from nearshot.experiments.recipes import (
     batch_size,
     choices,
     comparison,
-    epochs,
     features,
     pair_subsampling,
     pairs,
@@ -21,8 +19,8 @@ __all__ = ["RECIPES"]
 _IN_ORDER = (
     *(pairs.RECIPE, batch_size.RECIPE, pair_subsampling.RECIPE, ablations.RECIPE, comparison.COMPARE),
     *(features.CLASSIFY, choices.SCHEDULES, features.ADAPT, comparison.CONTRAST, comparison.IMPLEMENTATIONS),
-    *(choices.STATED_CHOICES, choices.FLOOR, choices.EVERY_METHOD, features.ADAPT_STEPS, epochs.RECIPE),
+    *(choices.STATED_CHOICES, choices.FLOOR, choices.EVERY_METHOD, features.ADAPT_STEPS, comparison.EPOCHS),
     runs.RECIPE,
 )
-RECIPES: Mapping[str, Recipe] = MappingProxyType({recipe.name: recipe for recipe in _IN_ORDER})
+RECIPES: Mapping[str, Recipe] = {recipe.name: recipe for recipe in _IN_ORDER}
 """Every table and figure, by name."""

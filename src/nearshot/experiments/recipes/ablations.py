@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import cache, partial
+from functools import partial
 
 from matplotlib.figure import Figure as Drawing
 
@@ -41,7 +41,6 @@ KINDS: tuple[tuple[str, Mapping[int, str], str, str], ...] = (  # short name, ro
 )
 
 
-@cache
 def row_config(dataset: str, row: int, batch_size: int) -> TrainConfig:
     """Return the settings of a row of Figure 4."""
     five = figure_config(dataset, "prototypical", batch_size, shot=5, images_per_class=8)
@@ -57,12 +56,11 @@ def row_config(dataset: str, row: int, batch_size: int) -> TrainConfig:
 
 
 def _lines(rows: Mapping[int, str], classifier: str, dataset: str) -> list[AccuracyRow]:
-    lines = []
-    for row, title in rows.items():
-        measured = (Measurement("val", shot, classifier) for shot in SHOTS)
-        sides = [(row_config(dataset, row, size), one) for one in measured for size in BATCH_SIZES]
-        lines.append(AccuracyRow((str(row), title), sides))
-    return lines
+    measured = [(Measurement("val", shot, classifier), size) for shot in SHOTS for size in BATCH_SIZES]
+    return [
+        AccuracyRow((str(row), title), [(row_config(dataset, row, size), one) for one, size in measured])
+        for row, title in rows.items()
+    ]
 
 
 TABLES = [
@@ -77,40 +75,35 @@ TABLES = [
 ]
 
 
-def _figures(found: Found, dataset: str) -> Sequence[Figure]:
-    title = f"Ablations on the validation split of {found.on(dataset)} (Figure 4 and Appendix H)"
-    return [Figure(f"ablations-{found.on(dataset)}", title, found.label, lambda: _draw(found, dataset))]
-
-
 def _draw(found: Found, dataset: str) -> Drawing:
-    kinds = [(_available(found, dataset, rows), classifier) for _, rows, classifier, _ in KINDS]
-    heights = [len(rows) for rows, _ in kinds]
+    """Draw the rows that were run with some batch size; all of a kind where none of it was."""
+    run = [row for row in ROWS if any(found.runs(row_config(dataset, row, size)) for size in BATCH_SIZES)]
+    kinds = [([row for row in rows if row in run] or [*rows], rows, classifier) for _, rows, classifier, _ in KINDS]
+    heights = [len(shown) for shown, *_ in kinds]
     drawing = new_drawing(9.5, 2.4 + 0.38 * sum(heights))
     panels = drawing.subplots(2, 2, sharex="col", sharey="row", gridspec_kw={"height_ratios": heights})
-    for (rows, classifier), of_kind in zip(kinds, panels, strict=True):
+    for (shown, rows, classifier), of_kind in zip(kinds, panels, strict=True):
         for axes, shot in zip(of_kind, SHOTS, strict=True):
             measured = Measurement("val", shot, classifier)
             groups = {
-                f"batches of {size}": [found.pooled(row_config(dataset, row, size), measured) for row in rows]
+                f"batches of {size}": [found.pooled(row_config(dataset, row, size), measured) for row in shown]
                 for size in BATCH_SIZES
             }
-            dots(axes, [f"{row}. {title}" for row, title in rows.items()], groups)
+            dots(axes, [f"{row}. {rows[row]}" for row in shown], groups)
             axes.set_title(f"{shot}-shot, {TITLES[classifier]}", fontsize=10)
             axes.tick_params(axis="x", labelbottom=True)
     for axes in panels[-1]:
         axes.set_xlabel("accuracy, %", fontsize=9)
     handles, names = panels[0][0].get_legend_handles_labels()
-    if handles:  # empty where nothing was run
-        drawing.legend(handles, names, loc="outside lower center", ncols=3, fontsize=9, frameon=False)
-    missing = "; rows not run yet are left out" if heights != [len(rows) for _, rows, *_ in KINDS] else ""
+    drawing.legend(handles, names, loc="outside lower center", ncols=3, fontsize=9, frameon=False)
+    missing = "; rows not run yet are left out" if sum(heights) < len(ROWS) + len(MATCHING_ROWS) else ""
     drawing.suptitle(heading(found, "whiskers") + missing, fontsize=8)
     return drawing
 
 
-def _available(found: Found, dataset: str, rows: Mapping[int, str]) -> Mapping[int, str]:
-    """Return the rows that were run with some batch size; all of them where none was."""
-    run = [row for row in rows if any(found.runs(row_config(dataset, row, size)) for size in BATCH_SIZES)]
-    return {row: rows[row] for row in run or rows}
+def _figures(found: Found, dataset: str) -> Sequence[Figure]:
+    title = f"Ablations on the validation split of {found.on(dataset)} (Figure 4 and Appendix H)"
+    return [Figure(f"ablations-{found.on(dataset)}", title, found.label, partial(_draw, found, dataset))]
 
 
 RECIPE = Recipe(

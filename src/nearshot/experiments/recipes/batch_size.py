@@ -11,7 +11,7 @@ Time on an H200 at 84×84: five minutes a run.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache, partial
+from functools import partial
 
 import scipy.stats
 
@@ -27,10 +27,9 @@ SETUPS = ((5, 16), (5, 8), (5, 32), (1, 8), (1, 16), (1, 32))
 METHODS = {"prototypical": ("PN", "centroid"), "matching": ("MN", "soft")}
 PANELS = [(method, f"NCA and {short}", classifier) for method, (short, classifier) in METHODS.items()]
 IN_FIGURE = SETUPS[:4]  # the others are far worse, and only in the table
-DOUBTFUL = {erratum.row: f"* {erratum}" for erratum in ERRATA if erratum.about == "accuracies" and erratum.row}
+DOUBTFUL = {erratum.row: f"* {erratum}" for erratum in ERRATA if erratum.about == "accuracies"}
 
 
-@cache
 def setup_config(dataset: str, method: str, batch_size: int, setup: Setup) -> TrainConfig:
     """Return the settings of one point."""
     if setup is None:
@@ -58,26 +57,25 @@ def _wanted(dataset: str) -> Wanted:
 def _lines(method: str, dataset: str) -> list[AccuracyRow]:
     """Return all setups of all batch sizes; the paper has numbers for NCA and PN on CIFAR-FS."""
     has_numbers = dataset == "cifar-fs" and method == "prototypical"
-    printed = {(row.batch_size, row.shape): row.accuracy for row in BATCH_SIZE_TABLE if has_numbers}
+    printed = {(row.batch_size, row.setup): row.accuracy for row in BATCH_SIZE_TABLE if has_numbers}
     lines = []
     for size in reversed(BATCH_SIZES):
         for setup in (None, *SETUPS):
             config = setup_config(dataset, method, size, setup)
-            paper = printed.get((size, None if setup is None else config.shape), ())
             names, sides = (f"batch {size}", setup_name(method, setup)), both_shots(config, "val", METHODS[method][1])
-            lines.append(AccuracyRow(names, sides, paper, doubtful=(size, setup) in DOUBTFUL))
+            lines.append(AccuracyRow(names, sides, printed.get((size, setup), ()), (size, setup) in DOUBTFUL))
     return lines
 
 
 def _table(found: Found, dataset: str, method: str) -> Table:
     short, classifier = METHODS[method]
+    where = "Appendix H" if dataset != "cifar-fs" else "Figure 2, Appendix E" if short == "PN" else "Figure 2"
     has_numbers = dataset == "cifar-fs" == found.on(dataset) and method == "prototypical"
     with_paper = has_numbers and found.scale.is_papers
     notes = (*(DOUBTFUL.values() if with_paper else ()), *(_rank_correlation(found) if has_numbers else ()))
     return AccuracyTable(
         f"batch-size-{{on}}-{short.lower()}",
-        f"Batch size and episodes, NCA and {short} ({_place(dataset, short)}): {{on}}, validation split, "
-        f"{TITLES[classifier]}",
+        f"Batch size and episodes, NCA and {short} ({where}): {{on}}, validation split, {TITLES[classifier]}",
         ("batch", "trained with"),
         partial(_lines, method),
         with_paper=with_paper,
@@ -102,13 +100,6 @@ def _rank_correlation(found: Found) -> list[str]:
     ]
 
 
-def _place(dataset: str, short: str = "") -> str:
-    """Return where the paper has it: with numbers only NCA and PN on CIFAR-FS, in Appendix E."""
-    if dataset != "cifar-fs":
-        return "Appendix H"
-    return "Figure 2, Appendix E" if short == "PN" else "Figure 2"
-
-
 def _figures(found: Found, dataset: str) -> Sequence[Figure]:
     def lines(method: str) -> dict[str, list[tuple[float, TrainConfig]]]:
         return {
@@ -116,8 +107,8 @@ def _figures(found: Found, dataset: str) -> Sequence[Figure]:
             for setup in (None, *IN_FIGURE)
         }
 
-    on = found.on(dataset)
-    title = f"Accuracy on the validation split of {on} by batch size and episodes ({_place(dataset)})"
+    on, where = found.on(dataset), "Figure 2" if dataset == "cifar-fs" else "Appendix H"
+    title = f"Accuracy on the validation split of {on} by batch size and episodes ({where})"
     draw = partial(panels, found, PANELS, lines, xlabel="batch size", ticks=BATCH_SIZES)
     return [Figure(f"batch-size-{on}", title, found.label, draw)]
 

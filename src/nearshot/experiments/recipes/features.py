@@ -100,7 +100,7 @@ CLASSIFIERS_OF_NCA = AccuracyTable(
     "Classifiers on NCA's features (Appendix D): {on}, 5-shot",
     ("classifier",),
     lambda dataset: [
-        _line(dataset, title, [Measurement(split, 5, name) for split in SPLITS], CLASSIFIERS_TABLE[dataset][name])
+        _line(dataset, title, [Measurement(split, 5, name) for split in SPLITS], CLASSIFIERS_TABLE[name][dataset])
         for name, title in TITLES.items()
     ],
     tuple(SPLITS.values()),

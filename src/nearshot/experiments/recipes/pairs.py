@@ -12,10 +12,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Drawing
 from matplotlib.lines import Line2D
 from matplotlib.patches import Circle
@@ -79,15 +78,12 @@ def _appendix_e() -> Table:
     n_classes, n_images = TRAINING_CLASSES["cifar-fs"]
     rows: list[Row] = []
     for row in BATCH_SIZE_TABLE:
-        batch = f"batch {row.batch_size}"
-        if row.shape is None:
-            shape = EpisodeShape(n_classes, 1, row.batch_size // n_classes - 1)
-            name, counts = "NCA, balanced batch", count_pairs(shape, prototypes=False, separate=False)
-        else:
-            name = f"PN {row.shape.n_shot}-shot m+n={row.shape.images_per_class}"
-            counts = count_pairs(row.shape, prototypes=True, separate=True)
+        batch, has_episodes = f"batch {row.batch_size}", row.shape is not None
+        shape = row.shape or EpisodeShape(n_classes, 1, row.batch_size // n_classes - 1)
+        name = f"PN {shape.n_shot}-shot m+n={shape.images_per_class}" if has_episodes else "NCA, balanced batch"
+        counts = count_pairs(shape, prototypes=has_episodes, separate=has_episodes)
         rows.append((batch, name, *_compared((*counts, counts.total), row[3:])))
-        if row.shape is None:
+        if not has_episodes:
             shuffled = shuffled_pairs("cifar-fs", row.batch_size)
             numbers = (number_cell(number, "{:,.0f}") for number in (*shuffled[:2], shuffled.total))
             rows.append((batch, "NCA, shuffled batches (expected)", *numbers))
@@ -133,16 +129,13 @@ def _figure(shape: EpisodeShape) -> Figure:
     return Figure(name, title, LABEL, lambda: _draw(shape))
 
 
-class DrawnPairs(NamedTuple):
-    """The points (point, 2) that a loss compares, their roles, and its pairs: two points, and if of one class."""
+def drawn_pairs(
+    shape: EpisodeShape, *, prototypes: bool, separate: bool
+) -> tuple[torch.Tensor, list[str], list[tuple[int, int, bool]]]:
+    """Return the points (point, 2) that a loss compares, their roles, and its pairs: two points, and if of one class.
 
-    points: torch.Tensor
-    roles: tuple[str, ...]
-    pairs: list[tuple[int, int, bool]]
-
-
-def drawn_pairs(shape: EpisodeShape, *, prototypes: bool, separate: bool) -> DrawnPairs:
-    """Return the points that a loss compares, by its own choice of anchors and candidates; prototypes are separate."""
+    Anchors and candidates are the loss's own choice; prototypes are points of their own.
+    """
     places, labels = _places(shape)
     roles = episode_roles(places, labels, shape, prototypes=prototypes, separate=separate)
     positive, negative = pair_masks(roles.anchor_labels, roles.candidate_labels, same_set=roles.same_set)
@@ -157,7 +150,7 @@ def drawn_pairs(shape: EpisodeShape, *, prototypes: bool, separate: bool) -> Dra
         for mask, is_positive in ((negative, False), (positive, True))
         for one, other in mask.nonzero()
     ]
-    return DrawnPairs(points, tuple(names), pairs)
+    return points, names, pairs
 
 
 def _places(shape: EpisodeShape) -> tuple[torch.Tensor, torch.Tensor]:
@@ -165,11 +158,9 @@ def _places(shape: EpisodeShape) -> tuple[torch.Tensor, torch.Tensor]:
 
     Queries are on the inner side, slightly rotated, and radii differ, so that no lines of Figure 1 overlap.
     """
-    numbers = torch.arange(shape.images_per_class).repeat(shape.n_way, 1)  # (way, image)
-    classes = torch.arange(shape.n_way)[:, None].expand_as(numbers)
-    numbers, labels = (
-        torch.cat([of[:, : shape.n_shot].flatten(), of[:, shape.n_shot :].flatten()]) for of in (numbers, classes)
-    )
+    ways, of_class = torch.arange(shape.n_way), torch.arange(shape.images_per_class)
+    labels = torch.cat([ways.repeat_interleave(shape.n_shot), ways.repeat_interleave(shape.n_query)])
+    numbers = torch.cat([of_class[: shape.n_shot].repeat(shape.n_way), of_class[shape.n_shot :].repeat(shape.n_way)])
     around = math.pi + 2 * math.pi * labels / shape.n_way
     inwards = numbers - shape.n_shot - (shape.n_query - 1) / 2  # in images, from the middle of the queries
     within = around + math.pi + 0.58 + 2 * math.pi * inwards / shape.images_per_class
@@ -184,39 +175,31 @@ def _draw(shape: EpisodeShape) -> Drawing:
     (left, bottom), (right, top) = (places.amin(0) - 0.5).tolist(), (places.amax(0) + 0.5).tolist()
     drawing = new_drawing(9.5, 1.2 + 3.1 * (top - bottom) / (right - left))
     for axes, (title, (prototypes, separate)) in zip(drawing.subplots(1, 3), LOSSES.items(), strict=True):
-        drawn = drawn_pairs(shape, prototypes=prototypes, separate=separate)
+        points, roles, pairs = drawn_pairs(shape, prototypes=prototypes, separate=separate)
         for label in labels.unique():
             own = places[labels == label]
             middle = own.mean(0)
             radius = float((own - middle).norm(dim=1).max()) + 0.3
             axes.add_patch(Circle((float(middle[0]), float(middle[1])), radius, color="0.93", linewidth=0, zorder=0))
-        if prototypes:
-            _draw_averages(axes, places[: shape.n_way * shape.n_shot].reshape(shape.n_way, shape.n_shot, 2))
-        for one, other, positive in drawn.pairs:
-            ends = drawn.points[[one, other]]
-            axes.plot(ends[:, 0], ends[:, 1], **(POSITIVE if positive else NEGATIVE))
-        for role in dict.fromkeys(drawn.roles):
-            own = drawn.points[[one == role for one in drawn.roles]]
-            axes.plot(own[:, 0], own[:, 1], **LOOKS[role])
-        n_positive = sum(positive for *_, positive in drawn.pairs)
+        supports = places[: shape.n_way * shape.n_shot].reshape(shape.n_way, shape.n_shot, 2)
+        for support in supports if prototypes else ():  # which a line joins to its prototype
+            for image in support:
+                axes.plot(*torch.stack([image, support.mean(0)]).T, color="0.55", linewidth=0.7, zorder=1)
+            axes.plot(*support.T, **LOOKS["support"])
+        for one, other, positive in pairs:
+            axes.plot(*points[[one, other]].T, **(POSITIVE if positive else NEGATIVE))
+        for role in dict.fromkeys(roles):
+            axes.plot(*points[[one == role for one in roles]].T, **LOOKS[role])
+        n_positive = sum(positive for *_, positive in pairs)
         counts = count_pairs(shape, prototypes=prototypes, separate=separate)
-        lines = f"{n_positive:,} positive and {len(drawn.pairs) - n_positive:,} negative distances"
+        lines = f"{n_positive:,} positive and {len(pairs) - n_positive:,} negative distances"
         stand_for = f",\nfor {counts.positives:,} and {counts.negatives:,} pairs of images"
-        same = len(drawn.pairs) == counts.total
-        axes.set_title(f"{title}\n{lines}" + ("\n" if same else stand_for), fontsize=9)
+        axes.set_title(f"{title}\n{lines}" + ("\n" if len(pairs) == counts.total else stand_for), fontsize=9)
         axes.set(xlim=(left, right), ylim=(bottom, top), aspect="equal", anchor="N")
         axes.axis("off")
     handles = [Line2D([], [], label=label, **look) for label, look in LEGEND.items()]
     drawing.legend(handles=handles, loc="outside lower center", ncols=3, fontsize=8, frameon=False)
     return drawing
-
-
-def _draw_averages(axes: Axes, supports: torch.Tensor) -> None:
-    """Draw lines from prototypes to the images that each averages; supports (way, shot, 2)."""
-    for support in supports:
-        for image in support:
-            axes.plot(*torch.stack([image, support.mean(0)]).T, color="0.55", linewidth=0.7, zorder=1)
-        axes.plot(support[:, 0], support[:, 1], **LOOKS["support"])
 
 
 RECIPE = Recipe(
