@@ -29,7 +29,7 @@ from nearshot.losses import nca_loss
 from nearshot.models import build_backbone, save_backbone
 from nearshot.runs.evaluate import Request, evaluate_run, evaluate_weights, file_name
 from nearshot.runs.network import TrainedRun
-from nearshot.training import METHODS, Hardware, OwnLoss, RunFolder, TrainResult, train, trainer
+from nearshot.training import METHODS, Hardware, OwnLoss, RunFolder, TrainConfig, TrainResult, train, trainer
 from nearshot.training.assembly import RunPlan
 from nearshot.training.checkpoint import Progress
 from nearshot.training.embedding import images_at_once, in_one_size
