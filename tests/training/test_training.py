@@ -302,7 +302,7 @@ def test_a_run_warns_from_its_middle_on(
 ) -> None:
     monkeypatch.setattr(trainer, "COLLAPSED", 1e9)
     train(replace(TINY, epochs=4, validate_every=1), folder=tmp_path / "run", data_dir=data_dir)
-    lines = capfd.readouterr().err.splitlines()
+    _, *lines = capfd.readouterr().err.splitlines()  # the first says what is trained
     assert "chance 50 %" in lines[0]
     words = [line.split()[0] for line in lines]
     assert words == ["epoch", "epoch", "Warning:", "epoch", "Warning:", "epoch", "Warning:"]
