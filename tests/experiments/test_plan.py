@@ -179,7 +179,7 @@ def test_estimates_are_the_median_of_earlier_runs_on_a_gpu_alone(tmp_path: Path)
         results.put(RunResult(made_up.content | changes | took))
     assert estimate(jobs[4:], results)[0] == pytest.approx(200.0)
     assert ", about 3 min on " in describe_cost(jobs[3:], results, 4)
-    assert describe_cost(jobs[3:], results, 4).endswith(", as before, 2 at once")
+    assert describe_cost(jobs[3:], results, 4).endswith(", judging by earlier runs, 2 at once")
 
 
 @pytest.fixture

@@ -479,6 +479,16 @@ def test_figures_and_charts_show(browser: Browser) -> None:
     assert all(charts)
 
 
+def test_it_fits_a_narrow_window_and_the_dark(browser: Browser, tmp_path: Path) -> None:
+    browser.screenshot(tmp_path / "dark.png", width=420, dark=True)
+    assert (tmp_path / "dark.png").stat().st_size > 5000
+    assert browser.ask("document.documentElement.scrollWidth <= innerWidth")
+    colour = "getComputedStyle(document.body).backgroundColor"
+    dark = browser.ask(colour)
+    browser.screenshot(tmp_path / "light.png")
+    assert browser.ask(colour) == "rgb(255, 255, 255)" != dark
+
+
 def test_nothing_is_fetched_and_nothing_could_be(browser: Browser) -> None:
     assert len([url for url in browser.requests if not url.startswith("data:")]) == 1  # the page itself
     assert not browser.complaints

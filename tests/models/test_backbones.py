@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import time
 from pathlib import Path
 
 import pytest
@@ -112,6 +113,17 @@ def test_dropblock_drops_squares_at_its_rate_and_keeps_the_scale() -> None:
     assert set((smaller_than_a_square == 0).flatten(2).sum(2).flatten().tolist()) == {0, 4}
 
 
+def test_dropblock_is_active_in_the_network_from_the_first_step_and_only_in_training() -> None:
+    torch.manual_seed(0)
+    backbone = build_backbone("resnet12-metaopt", input_size=48)
+    batch = images(4, 48)
+    assert not torch.equal(backbone(batch), backbone(batch))
+    for maps in backbone.stages(batch)[2:]:
+        assert (maps == 0).float().mean() > 0.05
+    backbone.eval()
+    assert torch.equal(backbone(batch), backbone(batch))
+
+
 @pytest.mark.parametrize(("plain", "side"), [("resnet12", 32), ("conv4-32", 28)])
 def test_the_same_network_with_and_without_dropblock(plain: str, side: int) -> None:
     """Nothing else differs: the same weights give the same embeddings, unless it is training."""
@@ -175,6 +187,19 @@ def test_where_kernels_do_not_run_nothing_is_fused(caplog: pytest.LogCaptureFixt
     kernels_run.cache_clear()  # it says why once
     assert not can_fuse(build_backbone("conv4-32", input_size=16), torch.device("cuda"))
     assert len(caplog.records) == (importlib.util.find_spec("triton") is not None)
+
+
+@needs_timm
+def test_timm_without_network_is_one_sentence_at_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def unreachable(*_: object, **__: object) -> None:
+        raise OSError
+
+    monkeypatch.setattr("socket.create_connection", unreachable)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    start = time.perf_counter()
+    with pytest.raises(InputError, match="timm:resnet10t"):
+        load_backbone("timm:resnet10t")
+    assert time.perf_counter() - start < 10
 
 
 @needs_timm

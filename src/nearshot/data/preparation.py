@@ -6,6 +6,8 @@ under the folder's name. One process at a time prepares a dataset; others wait f
 
 from __future__ import annotations
 
+import os
+import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -135,8 +137,8 @@ def open_or_prepare(
 ) -> Store:
     """Open a split. Prepare it first if that needs no options: for a path, or for a dataset that is made here.
 
-    A prepared dataset is opened unchanged, with the options that it was prepared with. Images that were added to the
-    folder or replaced since are not noticed; prepare it again.
+    A prepared dataset is opened unchanged, with the options that it was prepared with. If images were added to its
+    folder or removed since, a warning says how to prepare it again.
 
     Args:
         dataset: a name, or the path of the user's own folder or archive; a string with a slash is a path.
@@ -145,8 +147,16 @@ def open_or_prepare(
         side: the images' side; by default the one that it is prepared with, or its usual one.
     """
     path, name = given_path(dataset), prepared_name(dataset, data_dir)
-    if not prepared_manifests(name, data_dir, side=side):
+    manifests = prepared_manifests(name, data_dir, side=side)
+    if not manifests:
         _prepare_by_default(name, path, data_dir, side)
+    elif path is not None and path.is_dir():
+        changed = max(Path(folder).stat().st_mtime for folder, _, _ in os.walk(path))
+        if changed > max(manifest.stat().st_mtime for manifest in manifests):
+            command = _command(name, data_dir, side, path)
+            warnings.warn(
+                f"{path} has changed since it was prepared. To use its present images: {command}", stacklevel=2
+            )
     try:
         return Store.open(name, split, data_dir, side=side)
     except FileFormatError as error:

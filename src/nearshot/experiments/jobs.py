@@ -138,7 +138,7 @@ def estimate(jobs: Sequence[Job], results: Results) -> tuple[float, str]:
         n_images, kind = images_of(run.config), _kind(run.config)
         if run.job_seconds and n_images:
             rates.setdefault(kind, []).append(n_images * run.n_sharing / run.job_seconds)
-            devices[kind] = f"{run.device}, as before"
+            devices[kind] = f"{run.device}, judging by earlier runs"
     seconds, where = 0.0, list[str]()
     for config in (job.config for job in jobs):
         kind, side = _kind(config), config.input_size or 84

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
+from urllib.request import getproxies
 
 import torch
 from torch import Tensor
@@ -77,12 +80,29 @@ def _create(model_name: str, input_size: int | None, *, pretrained: bool) -> Any
     import timm  # noqa: PLC0415 (an extra)
 
     options: dict[str, Any] = {"pretrained": pretrained, "num_classes": 0}
-    if input_size is not None:
-        try:  # models with a fixed grid of patches need the size; others do not accept it
-            return timm.create_model(model_name, img_size=input_size, **options)
-        except TypeError:
-            pass
-    return timm.create_model(model_name, **options)
+    with _offline_if_unreachable() if pretrained else nullcontext():
+        if input_size is not None:
+            try:  # models with a fixed grid of patches need the size; others do not accept it
+                return timm.create_model(model_name, img_size=input_size, **options)
+            except TypeError:
+                pass
+        return timm.create_model(model_name, **options)
+
+
+@contextmanager
+def _offline_if_unreachable() -> Iterator[None]:
+    """Use downloaded weights only, where their server cannot be reached: the client would try again for a minute."""
+    from huggingface_hub import constants  # noqa: PLC0415 (timm needs it)
+
+    before = constants.HF_HUB_OFFLINE
+    try:
+        socket.create_connection((urlsplit(constants.ENDPOINT).hostname, 443), timeout=5).close()
+    except OSError:
+        constants.HF_HUB_OFFLINE = before or not getproxies()  # a proxy may reach it
+    try:
+        yield
+    finally:
+        constants.HF_HUB_OFFLINE = before
 
 
 def _load_file(model: Any, path: Path, name: str) -> None:

@@ -147,5 +147,5 @@ def about_intervals(differences: Sequence[Difference]) -> str:
     if len(margins) > 1:  # with what each is for
         kinds = [sorted({one.kind for one in differences if one.margin == margin}) for margin in margins]
         both = zip(margins, kinds, strict=True)
-        points = " or ".join(f"{margin:g} ({' and '.join(alike)})" for margin, alike in both) + " points"
+        points = " or ".join(f"{margin:.2g} ({' and '.join(alike)})" for margin, alike in both) + " points"
     return f"{seeds}; {'then ' if any(between) else ''}plus {points} for seed variance"
