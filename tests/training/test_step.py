@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from nearshot.losses import nca_loss
 from nearshot.training import PRESETS, Hardware, TrainConfig
 from nearshot.training.learner import Embedded, Learner
-from nearshot.training.methods import METHODS
+from nearshot.training.methods import IGNORED, METHODS
 from nearshot.training.step import Prepared, Step, learning_rate_factor
 
 N_CLASSES, SIDE = 8, 16
@@ -55,9 +55,8 @@ def gradients(step: Step, images: Tensor, labels: Tensor) -> dict[str, Tensor]:
 @pytest.mark.parametrize("part_size", [1, 5, 32, 100])
 def test_in_parts_the_gradient_is_that_of_the_whole_batch(name: str, part_size: int) -> None:
     """Without batch norm's statistics, which are of the parts, to float32's rounding: 1e-4 of the largest."""
-    config = replace(TINY, method=name)
-    if name != "simpleshot":
-        config = replace(config, temperature=1.35, learn_temperature=True, projection=12)
+    settings: dict[str, Any] = {"temperature": 1.35, "learn_temperature": True, "projection": 12}
+    config = replace(TINY, method=name, **{key: settings[key] for key in settings.keys() - set(IGNORED.get(name, ()))})
     images, labels = batch(config)
     whole = gradients(make_step(config, without_batch_norm=True), images, labels)
     in_parts = gradients(make_step(replace(config, micro_batch=part_size), without_batch_norm=True), images, labels)
@@ -175,11 +174,11 @@ def test_a_warm_up_rises_in_equal_parts(schedule: str) -> None:
     assert factors(1, schedule=schedule, warm_up=1) == [1.0]  # a warm-up that is all there is
 
 
-@pytest.mark.parametrize("name", [name for name in METHODS if name != "simpleshot"])
+@pytest.mark.parametrize("name", [name for name in METHODS if "projection" not in IGNORED.get(name, ())])
 @pytest.mark.parametrize("distance", ["euclidean", "cosine"])
 def test_a_projection_has_a_bias_where_it_changes_the_loss(name: str, distance: Any) -> None:
-    if name == "supcon" and distance == "cosine":
-        pytest.skip("supcon has cosines without this setting")
+    if distance == "cosine" and "distance" in IGNORED.get(name, ()):
+        pytest.skip(f"{name} has its own distance")
     config = replace(TINY, method=name, distance=distance, projection=12)
     step = make_step(config)
     embeddings, labels = torch.randn(N_CLASSES * (config.n_shot + 2), 12), batch(config)[1]

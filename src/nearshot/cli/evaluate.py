@@ -48,7 +48,7 @@ class Evaluate:
     classifier: Annotated[
         tuple[str, ...], tyro.conf.arg(metavar=f"{{{','.join(CLASSIFIERS)}}} ...", help_behavior_hint="")
     ] = ()
-    """Nearest centroid, soft assignment, k-NN; one or several. By default soft assignment for a run of Matching
+    """Nearest centroid, soft assignment, k-NN, ridge; one or several. By default soft assignment for a run of Matching
     Networks, and nearest centroid for all others."""
     layers: Annotated[tuple[int, ...], tyro.conf.arg(help_behavior_hint="")] = ()
     """Use the pooled outputs of these stages together, such as 2 3 4 (Appendix G); by default the embedding."""

@@ -106,9 +106,9 @@ METHODS: Mapping[str, Method] = MappingProxyType(
 )
 """The training methods by name; `TrainConfig.method` may also be an `OwnLoss`."""
 
-# Settings that only nca has, and others that a method ignores. They must keep their defaults, which change nothing.
-_ONLY_NCA = ("keep_positives", "keep_negatives", "cross_entropy_weight")
-_IGNORED = {"simpleshot": ("projection", "learn_temperature", "temperature", "distance"), "supcon": ("distance",)}
+# Settings that only some methods have, and settings that a method ignores. Elsewhere they must keep their defaults.
+ONLY = {"keep_positives": ("nca",), "keep_negatives": ("nca",), "cross_entropy_weight": ("nca",)}
+IGNORED = {"simpleshot": ("projection", "learn_temperature", "temperature", "distance"), "supcon": ("distance",)}
 
 
 def has_linear_head(config: TrainConfig) -> bool:
@@ -124,13 +124,13 @@ def batch_kind(config: TrainConfig) -> BatchKind:
 def resolve_method(config: TrainConfig) -> Method:
     """Return a configuration's method, and refuse settings that do not go together."""
     name, kind = config.method_name, batch_kind(config)
-    ignored: tuple[str, ...] = () if name == "nca" else _ONLY_NCA
+    ignored = tuple(setting for setting, methods in ONLY.items() if name not in methods)
     if isinstance(config.method, OwnLoss):
         method = Method(name, _own(config.method))
         ignored += ("learn_temperature",)
     else:
         method = look_up(METHODS, config.method, "method")
-        ignored += _IGNORED.get(name, ())
+        ignored += IGNORED.get(name, ())
     if method.batches == "episodes" and kind != "episodes":
         raise InputError(f"{method.title} are trained on episodes; batches must not be {kind!r}.")
     for setting in ignored:
