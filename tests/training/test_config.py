@@ -20,6 +20,12 @@ from nearshot.training.presets import closest_preset
 from nearshot.training.run_folder import run_name
 
 
+@pytest.mark.parametrize("changes", [{"validation_shots": 5}, {"epochs": "3"}, {"batch_size": 0}])
+def test_a_wrong_setting_is_named(changes: dict[str, Any]) -> None:
+    with pytest.raises(InputError, match=f"{next(iter(changes))} must be .*{next(iter(changes.values()))}"):
+        TrainConfig(**changes)
+
+
 @pytest.mark.parametrize("name", PRESETS)
 def test_a_preset_is_closest_to_itself(name: str) -> None:
     config = PRESETS[name]

@@ -110,6 +110,9 @@ def reproduce(
         settings: fields of `ReproductionOptions`, as keywords.
     """
     options = replace(options or ReproductionOptions(), **settings)
+    for name, number in (("seeds", options.seeds), ("minutes", options.minutes)):
+        if number is not None and number <= 0:
+            raise InputError(f"{name} must be positive (got {number}).")
     recipes, seeds = chosen_recipes(names, options.dataset, scale), range(options.seeds or scale.n_seeds)
     results, runs = Results(options.results), Path(options.runs)
     outcome = Outcome()

@@ -71,6 +71,9 @@ class Request:
 
     def __post_init__(self) -> None:
         convert_numpy_fields(self)
+        if not self.shots or self.n_views < 1 or not self.power > 0:
+            given = f"{self.shots}, {self.n_views} and {self.power}"
+            raise InputError(f"shots must not be empty, n_views be at least 1, and power be positive (got {given}).")
         for name in self.classifiers:
             look_up(CLASSIFIERS, name, "classifier")
         for n_shot in self.shots:

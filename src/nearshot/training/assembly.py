@@ -80,8 +80,10 @@ class RunPlan:
             check_enough(training)
         self.fingerprints = {split: store.fingerprint for split, store in self.stores.items()}
         if config.teacher is not None:
-            teacher = Path(weights_of_run(config.teacher)).read_bytes()
-            self.fingerprints["teacher"] = hashlib.sha256(teacher).hexdigest()
+            teacher = Path(weights_of_run(config.teacher))
+            if not teacher.is_file():
+                raise InputError(f"teacher must be a run's folder or a weights file, and {teacher} is neither.")
+            self.fingerprints["teacher"] = hashlib.sha256(teacher.read_bytes()).hexdigest()
         self.config, self.messages = autoconfigure(config, self.stores, auto, n_ranks=n_ranks)
         self.validation_queries = self._check_validation()
         self.classes = self._check_classes()

@@ -78,9 +78,9 @@ def load_state(state: dict[str, Any], step: Step, sampler: Batches, progress: Pr
         step.average.load_state_dict(state["average"])
     of_device: tuple[str, ...] = ("lr", "fused", "foreach", "capturable")  # where and how the device computes steps
     kept = [{name: group[name] for name in of_device if name in group} for group in step.optimiser.param_groups]
+    for group, values in zip(state["optimiser"]["param_groups"], kept, strict=True):
+        group.update(values)  # before the optimiser places its state by them
     step.optimiser.load_state_dict(state["optimiser"])
-    for group, values in zip(step.optimiser.param_groups, kept, strict=True):
-        group.update(values)
     sampler.load_state_dict(state["sampler"])
     vars(progress).update(state["progress"])
     progress.loss_sum = progress.loss_sum.to(device)

@@ -230,8 +230,12 @@ class TrainConfig:
         for names, is_valid, phrase in CHECKS:
             for name in names.split():
                 value = getattr(self, name)
-                if value is not None and not is_valid(value):
-                    raise InputError(f"{name} must be {phrase}, not {value}.")
+                try:
+                    is_wrong = value is not None and not is_valid(value)
+                except TypeError:  # of another type
+                    is_wrong = True
+                if is_wrong:
+                    raise InputError(f"{name} must be {phrase}, not {value!r}.")
         if self.warm_up_epochs > self.epochs:
             raise InputError(f"warm_up must be at most epochs, which is {self.epochs}, not {self.warm_up}.")
         if self.freeze and self.init is None:

@@ -44,14 +44,14 @@ def on_first_rank(fabric: Fabric, work: Callable[[], Value]) -> Value:
 
     Otherwise the other ranks would wait forever.
     """
-    answer: Value | NearshotError | None = None
+    answer: Value | NearshotError | OSError | None = None
     if fabric.is_global_zero:
         try:
             answer = work()
-        except NearshotError as error:
+        except (NearshotError, OSError) as error:
             answer = error
     answer = fabric.broadcast(answer)
-    if isinstance(answer, NearshotError):
+    if isinstance(answer, NearshotError | OSError):
         raise answer
     return answer  # type: ignore[return-value]
 

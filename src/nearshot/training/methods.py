@@ -91,7 +91,14 @@ def _own(loss: OwnLoss) -> Callable[[LossInputs, TrainConfig], Tensor]:
     function = loss.function
     if isinstance(function, nn.Module) and any(parameter.requires_grad for parameter in function.parameters()):
         raise InputError(f"The loss {loss.name} has parameters, which would not be trained. Freeze or remove them.")
-    return lambda inputs, _: function(inputs.embeddings, inputs.labels)
+
+    def checked(inputs: LossInputs, _: TrainConfig) -> Tensor:
+        value = function(inputs.embeddings, inputs.labels)
+        if not isinstance(value, Tensor) or value.ndim or not value.requires_grad:
+            raise InputError(f"The loss {loss.name} must return a scalar tensor with a gradient (got {value!r}).")
+        return value
+
+    return checked
 
 
 METHODS: Mapping[str, Method] = MappingProxyType(

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from nearshot.data.loader import ImageFeed
-from nearshot.errors import NearshotError
+from nearshot.errors import InputError, NearshotError
 from nearshot.evaluation import Accuracy, FeatureSet, evaluate_many, select_best
 from nearshot.models import save_backbone
 from nearshot.text import counted
@@ -148,8 +148,8 @@ def train(
                 for number, n_left in training.steps():
                     n_images += plan.sampler.batch_size
                     log.step()
-                    if number == 2 and fabric.device.type == "cpu":  # a GPU has not finished the steps
-                        log.warn_if_slow()
+                    if progress.step - log.first_step == 2 and fabric.device.type == "cpu":
+                        log.warn_if_slow()  # on a GPU, the steps are not finished yet
                     if n_left and number % stop_every == 0 and any_rank(fabric, stopping()):
                         training.save()
                         return training.result(finished=False)
@@ -228,7 +228,12 @@ class Training:
             if self.take_step is self.step and self.step.hardware.graph:
                 self.take_step = captured(self.step, images, labels)
             self.step.set_learning_rate(self.progress.step, self.plan.n_steps)
-            self.progress.add(self.take_step(images, labels), made_of[number - 1] if made_of else None)
+            try:
+                loss = self.take_step(images, labels)
+            except InputError:
+                self._check_finite()  # a loss refuses embeddings that are not finite
+                raise
+            self.progress.add(loss, made_of[number - 1] if made_of else None)
             yield number, len(order) - number
 
     def epoch_record(self) -> dict[str, Any]:

@@ -64,6 +64,7 @@ class LocalMachine(Executor):
         for environment in self.environments:
             self._free.put(environment)
         self._processes: set[subprocess.Popen[bytes]] = set()
+        self._is_stopping = False
 
     def prepare(self, jobs: Iterable[Job]) -> None:
         """Prepare datasets that need no download, before several jobs try to."""
@@ -84,6 +85,8 @@ class LocalMachine(Executor):
                 start_new_session=True,  # Ctrl-C reaches the runner only
             )
         self._processes.add(process)
+        if self._is_stopping:
+            process.terminate()
         answer, _ = process.communicate(pickle.dumps((self.task_of(job), self.results.folder.absolute())))
         self._processes.remove(process)
         self._free.put(environment)
@@ -95,6 +98,7 @@ class LocalMachine(Executor):
 
     def stop(self) -> None:
         """Send SIGTERM, wait until all jobs have saved, and kill those that do not."""
+        self._is_stopping = True
         deadline, processes = time.monotonic() + SECONDS_TO_SAVE, list(self._processes)
         for process in processes:
             process.terminate()
