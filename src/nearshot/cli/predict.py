@@ -114,6 +114,8 @@ class Predict:
             print_message(f"{counted(done.n_new, 'image')} copied to {self.copy_to}{same}.")
             for sentence in failures:
                 print_message(f"Not copied: {sentence}")
+            if done.earlier:
+                print_message(done.about_earlier)
         if n_bad or locked or failures:
             raise SystemExit(SOME_UNREADABLE)
 

@@ -490,7 +490,7 @@ async function copyPhotos() {
   $("copy").disabled = false;
   if (!done) return;
   const failed = done.failures.length ? ` ${counted(done.failures.length, "photo")} could not be copied: ${done.failures[0]}` : "";
-  $("export-state").textContent = `${counted(done.new, "photo")} copied to ${done.folder}${done.same ? `; ${counted(done.same, "photo")} there already` : ""}.${failed}`;
+  $("export-state").textContent = `${counted(done.new, "photo")} copied to ${done.folder}${done.same ? `; ${counted(done.same, "photo")} there already` : ""}.${failed} ${done.earlier}`;
 }
 
 // Adding photos
