@@ -161,6 +161,7 @@ def test_the_backbone_of_a_run(folder: Path, capsys: Captured) -> None:
         ("predict --support support new --unknown-rate 2", "unknown_rate"),
         ("predict --support support new --neighbours 3", "n_neighbors needs --classifier knn"),
         ("predict --support support new --unknown-label ?", "unknown_label needs unknown_rate"),
+        *((f"predict --support support new --copy-to={to}", "copy_to must be") for to in ("", ".", "support", "support/ant")),
         ("predict --support torn new", "torn/ant/torn.png is damaged"),
         ("predict --support hidden new", r"hidden/dog has no images \(it is empty\)"),
         ("export support zoo.pkl", "output must end in .onnx or .safetensors .got 'zoo.pkl'"),
