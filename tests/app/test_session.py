@@ -109,10 +109,14 @@ def test_a_failure_ends_the_thread_and_is_shown(
 def test_the_exported_classifier_gives_the_same_answers(session: Session) -> None:
     with pytest.raises(InputError):
         session.classifier()
-    label_all(session, 0, 1, 2)
+    label_all(session, 0, 1, 2, 3)
+    next(photo for photo in session.project.present if photo.name == "bee3.png").path.unlink()
+    assert session.classifier().support_labels_.tolist() == [0] * 4 + [1] * 3 + [2] * 4
+    session.change(lambda project: project.set_label([one.id for one in project.present if "3" in one.name], None))
+    wait_until_idle(session)
     classifier = session.classifier()
     for photo in session.project.present:
-        if photo.id in session.model.guesses:
+        if photo.id in session.model.guesses and photo.path.exists():
             explained = classifier.explain([photo.path])[0]
             assert explained.nearest == session.model.guesses[photo.id].label
             assert explained.probability == pytest.approx(session.model.guesses[photo.id].confidence, abs=1e-5)
