@@ -84,13 +84,17 @@ def test_classes_can_be_renamed_joined_and_removed(tmp_path: Path, photos: Path)
 
 def test_folders_can_be_labels(tmp_path: Path) -> None:
     members = {f"{name}/deep/{i}.png": pattern(code, i) for code, name in enumerate("ab") for i in range(2)}
-    folder = write_folder(tmp_path / "photos", {**members, "top.png": pattern(5, 0), "unknown/x.png": pattern(6, 0)})
+    folder = write_folder(tmp_path / "photos", {**members, "top.png": pattern(5, 0), "unknown /x.png": pattern(6, 0)})
     project = opened(tmp_path / "p", folder)
     project.label_by_folders()
     assert project.classes == ["a", "b"]
     assert sorted(project.labels.values()) == ["a", "a", "b", "b"]
     project.label_by_folders()
     assert project.classes == ["a", "b"]
+    for name in ("x" * 81, "y\u200b"):  # too long for a class, and a letter that cannot be seen
+        project.add_photo(pattern(7, 0), "x.png", name)
+    project.label_by_folders()
+    assert project.classes == ["a", "b", "x" * 80, "y"]
 
 
 @pytest.mark.parametrize("name", ["../../evil.png", "/etc/evil.png", "..\\evil.png", "con.png", "a\nb.png"])

@@ -333,6 +333,12 @@ def test_the_app_says_what_to_install(folder: Path, monkeypatch: pytest.MonkeyPa
     assert not Path("new-nearshot").exists()
 
 
+def test_the_app_makes_no_project_of_a_missing_folder(folder: Path, capsys: Captured) -> None:
+    assert run("app", "nosuch", "--no-browser") == 1
+    assert "nosuch is not a folder of photos" in capsys.readouterr().err
+    assert not Path("nosuch-nearshot").exists()
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(os.name != "posix", reason="signals as POSIX has them")
 def test_the_app_starts_stops_and_starts_again(folder: Path) -> None:
