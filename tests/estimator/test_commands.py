@@ -318,6 +318,9 @@ def test_suggestions_for_labels(form: str, folder: Path, capsys: Captured) -> No
 def test_suggest_checks_labels_alone_and_reads_bundles(folder: Path, capsys: Captured) -> None:
     assert run("suggest", "--support", "support", "--backbone", WEIGHTS) == 0
     assert capsys.readouterr().out == "No label of 12 labelled images looks wrong.\n"
+    write_folder(folder, {"support/dog/0.png": pattern(9, 0)})  # nothing to compare it with
+    assert run("suggest", "--support", "support", "--backbone", WEIGHTS) == 0
+    assert capsys.readouterr().out == "No label of 13 labelled images (12 checked) looks wrong.\n"
     assert run("export", "support", "zoo.safetensors", "--backbone", WEIGHTS) == 0
     assert run("suggest", "--support", "zoo.safetensors", "new", "--count", "2") == 0
     out = capsys.readouterr().out

@@ -77,7 +77,7 @@ class Suggest:
         readable = {path: one for path, one in zip(paths, embedded, strict=True) if not isinstance(one, NearshotError)}
         found = _suggestions(classifier, readable, self.count)
         if self.format == "table":
-            _print_tables(found, console, n_images=len(paths), n_labelled=len(classifier.support_labels_))
+            _print_tables(found, console, n_images=len(paths), labelled=_checked(classifier))
         elif self.format == "json":
             console.file.write(f"{json.dumps([asdict(one) for one in found], indent=1)}\n")
         else:
@@ -117,8 +117,13 @@ def _suggestions(classifier: FewShotClassifier, features: Mapping[Path, Features
     return found
 
 
-def _print_tables(found: Sequence[Suggestion], console: Console, *, n_images: int, n_labelled: int) -> None:
-    labelled = counted(n_labelled, "labelled image")
+def _checked(classifier: FewShotClassifier) -> str:
+    """Return the number of labelled images, and of those that could be checked, if it is another."""
+    n_labelled, n_checked = len(classifier.support_labels_), len(classifier._ready().held_out.images)
+    return counted(n_labelled, "labelled image") + (f" ({n_checked:,} checked)" if n_checked < n_labelled else "")
+
+
+def _print_tables(found: Sequence[Suggestion], console: Console, *, n_images: int, labelled: str) -> None:
     for kind, title, head in (
         ("label next", f"Label next, of {counted(n_images, 'image')}:", ("image", "why", "looks most like")),
         ("check label", f"Check these labels, of {labelled}:", ("image", "label", "looks like")),

@@ -39,8 +39,8 @@ def rank_unlabelled(classifier: FewShotClassifier, features: Floats, n: int) -> 
 def held_out_probabilities(classifier: FewShotClassifier) -> tuple[Indices, Floats]:
     """Return the support images that can be held out, and the probabilities (image, class) that they get then.
 
-    They are those of `estimate_accuracy`: images that are alone in their class are missing, and of more than a
-    thousand images, a thousand are tested.
+    They are those of `estimate_accuracy`: images that are alone in their class are missing, and classifiers other than
+    ridge test at most a thousand.
     """
     held_out = classifier._ready().held_out
     ratio = choose_temperature(held_out.scores, held_out.codes)
