@@ -149,7 +149,7 @@ def test_folders_without_photos_are_refused(tmp_path: Path, photos: Path) -> Non
             Project(tmp_path / f"p-{folder.name}", [folder])
 
 
-@pytest.mark.filterwarnings("ignore:1 file in .* skipped")  # project.json
+@pytest.mark.filterwarnings("ignore:1 file in .* was skipped")  # project.json
 def test_a_project_inside_of_the_photos_does_not_find_its_own_copies(photos: Path) -> None:
     project = opened(photos / "project", photos)
     copy = project.folder / "sorted" / "ant"

@@ -162,7 +162,7 @@ def test_the_backbone_of_a_run(folder: Path, capsys: Captured) -> None:
         ("predict --support support new --neighbours 3", "n_neighbors needs --classifier knn"),
         ("predict --support support new --unknown-label ?", "unknown_label needs unknown_rate"),
         *((f"predict --support support new --copy-to={to}", "copy_to must be") for to in ("", ".", "support", "support/ant")),
-        ("predict --support torn new", "torn/ant/torn.png is damaged"),
+        ("predict --support torn new", "torn/ant/torn.png is incomplete"),
         ("predict --support hidden new", r"hidden/dog has no images \(it is empty\)"),
         ("export support zoo.pkl", "output must end in .onnx or .safetensors .got 'zoo.pkl'"),
         ("export support nowhere/zoo.safetensors", "nowhere does not exist"),
@@ -233,6 +233,15 @@ def test_a_locked_folder_is_said_and_the_rest_done(
         assert len(out.splitlines()) == 1 + len(NEW)
         assert "nearshot: warning: The folder new/private is skipped: Permission denied.\n" in err
         monkeypatch.undo()
+
+
+def test_photos_and_videos_of_other_formats_count_in_the_status(folder: Path, capsys: Captured) -> None:
+    write_folder(folder, {"new/notes.txt": b"x"})
+    assert predict("new") == 0
+    write_folder(folder, {"new/a.AVIF": b"x", "new/b.mov": b"x"})
+    for command in ("predict new --support support", "suggest new --support support", "show support --query new"):
+        assert run(*command.split(), "--backbone", WEIGHTS) == 3
+        assert "3 files in new were skipped (.avif, .mov, .txt). Readable: PNG" in capsys.readouterr().err
 
 
 def test_images_are_copied_by_label_and_never_over_others(folder: Path, capsys: Captured) -> None:

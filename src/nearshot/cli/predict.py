@@ -76,7 +76,7 @@ class Predict:
         from nearshot.estimator.image_inputs import find_images  # noqa: PLC0415 (imports scikit-learn)
 
         copy_to = None if self.copy_to is None else checked_target(self.copy_to, self.support)
-        paths, locked = find_images(self.images)
+        paths, unread = find_images(self.images)
         if not paths:
             raise InputError("images must be at least 1 file, folder or pattern (got none).")
         classifier = self.options.make_classifier(self.support)
@@ -117,7 +117,7 @@ class Predict:
                 print_message(f"Not copied: {sentence}")
             if done.earlier:
                 print_message(done.about_earlier)
-        if n_bad or locked or failures:
+        if n_bad or unread or failures:
             raise SystemExit(SOME_UNREADABLE)
 
 

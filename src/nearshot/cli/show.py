@@ -41,7 +41,7 @@ class Show:
         from nearshot.estimator.plot import check_ending, draw, make_scene  # noqa: PLC0415
 
         check_ending(self.output)
-        paths, locked = find_images(self.query)
+        paths, unread = find_images(self.query)
         classifier = self.options.make_classifier(self.support)
         notes = f"Backbone {embedder_of(classifier).spec.name}, {classifier.classifier} classifier."
         if np.isfinite(classifier.threshold_):
@@ -57,5 +57,5 @@ class Show:
         console.print(f"Written to {self.output} ({self.output.stat().st_size / 1e6:.1f} MB).")
         for sentence in scene.errors:
             console.print(f"Skipped: {printable(sentence)}")
-        if scene.errors or locked:
+        if scene.errors or unread:
             raise SystemExit(SOME_UNREADABLE)

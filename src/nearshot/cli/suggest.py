@@ -67,7 +67,7 @@ class Suggest:
         """Print the suggestions."""
         from nearshot.estimator.image_inputs import find_images  # noqa: PLC0415 (imports scikit-learn)
 
-        paths, locked = find_images(self.images)
+        paths, unread = find_images(self.images)
         options = self.options
         if options.unknown_rate is None and self.support.is_dir():
             options = replace(options, unknown_rate=UNKNOWN_RATE)
@@ -86,7 +86,7 @@ class Suggest:
             writer.writerows(map(printable, asdict(one).values()) for one in found)
         for error in errors:
             print_message(f"Skipped: {error}")
-        if errors or locked:
+        if errors or unread:
             raise SystemExit(SOME_UNREADABLE)
 
 
