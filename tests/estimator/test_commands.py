@@ -311,7 +311,7 @@ def test_suggestions_for_labels(form: str, folder: Path, capsys: Captured) -> No
     assert "Skipped: new/bad.png is not an image" in err
     if form == "table":
         lines = out.splitlines()
-        assert lines[0] == "Label next, of 8 images:"
+        assert lines[0] == "Label next, of 7 images:"
         assert lines[2].split()[:4] == ["new/zebra.png", "unlike", "all", "classes"]
         assert lines[7] == "Check these labels, of 13 labelled images:"
         assert lines[9].split()[:3] == ["support/bee/wrong.png", "bee", "ant"]
@@ -327,6 +327,12 @@ def test_suggestions_for_labels(form: str, folder: Path, capsys: Captured) -> No
 def test_suggest_checks_labels_alone_and_reads_bundles(folder: Path, capsys: Captured) -> None:
     assert run("suggest", "--support", "support", "--backbone", WEIGHTS) == 0
     assert capsys.readouterr().out == "No label of 12 labelled images looks wrong.\n"
+    write_folder(folder, {"new/again.png": pattern(0, 0)})  # the content of a labelled image
+    assert run("suggest", "support", "new/again.png", "--support", "support", "--backbone", WEIGHTS) == 0
+    assert capsys.readouterr() == (
+        "No label of 12 labelled images looks wrong.\n",
+        "nearshot: Skipped: 13 images labelled already.\n",
+    )
     write_folder(folder, {"support/dog/0.png": pattern(9, 0)})  # nothing to compare it with
     assert run("suggest", "--support", "support", "--backbone", WEIGHTS) == 0
     assert capsys.readouterr().out == "No label of 13 labelled images (12 checked) looks wrong.\n"
@@ -334,6 +340,15 @@ def test_suggest_checks_labels_alone_and_reads_bundles(folder: Path, capsys: Cap
     assert run("suggest", "--support", "zoo.safetensors", "new", "--count", "2") == 0
     out = capsys.readouterr().out
     assert out.count("new/") == 2
+
+
+def test_a_class_may_be_named_unknown_where_nothing_is_rejected(folder: Path, capsys: Captured) -> None:
+    (folder / "support" / "cat").rename(folder / "support" / "unknown")
+    assert predict("new") == run("suggest", "new", "--support", "support", "--backbone", WEIGHTS) == 0
+    capsys.readouterr()
+    assert predict("new", "--unknown-rate", "0.05") == 1
+    assert 'A class is named "unknown". Rename its folder, or use --unknown-label' in capsys.readouterr().err
+    assert predict("new", "--unknown-rate", "0.05", "--unknown-label", "other") == 0
 
 
 def test_the_app_says_what_to_install(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: Captured) -> None:

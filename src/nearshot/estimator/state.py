@@ -68,7 +68,7 @@ class ClassifierSettings(NamedTuple):
         if not (isinstance(temperature, Real) and 0 < float(temperature) < math.inf) and temperature != "auto":
             raise InputError(f"temperature must be 'auto' or a number above 0 (got {temperature!r}).")
         if rate is not None and not (isinstance(rate, Real) and 0 < float(rate) < 1):
-            raise InputError(f"unknown_rate must be None or a number between 0 and 1, such as 0.05 (got {rate!r}).")
+            raise InputError(f"unknown_rate must be between 0 and 1, such as 0.05 (got {rate!r}).")
         if isinstance(self.centre, str) and self.centre not in ("auto", "support"):
             raise InputError(f"centre must be 'auto', 'support', an array or None (got {self.centre!r}).")
         return self
@@ -157,7 +157,8 @@ def learn(
     classes, codes = np.unique(labels, return_inverse=True)
     centre, temperature, rate = settings.centre, settings.temperature, settings.unknown_rate
     if rate is not None and settings.unknown_label in classes.tolist():
-        raise InputError(f"unknown_label must not be the label of a class (got {settings.unknown_label!r}).")
+        what = f'A class is named "{settings.unknown_label}"'
+        raise InputError(f"{what}. Rename its folder, or use --unknown-label other.")
     if rate is not None and len(codes) == 1:
         raise InputError("unknown_rate needs at least 2 labelled images (got 1). Add one, or drop unknown_rate.")
     if isinstance(centre, str):
