@@ -191,23 +191,27 @@ def are_mixed(labels: Array, others: Any) -> bool:
 
 
 def warn_about_repeated_images(fitted: Fitted, images: Sequence[Any]) -> None:
-    """Warn about support images that are in two classes; `images` are all of them, or their paths.
+    """Warn about support images that are in two classes, or twice in one; `images` are all of them, or their paths.
 
     Images are the same if their pixels are. Only those with nearly equal embeddings are compared, and one that can no
     longer be read is skipped.
     """
     support, labels, suspects = fitted.support, fitted.classes[fitted.codes].tolist(), list[int]()
     for rows in in_blocks(torch.arange(len(labels)), support):
-        features, codes = support.features[rows], support.codes[rows]
+        features = support.features[rows]
         near = squared_euclidean(features, support.features) < (SAME_IMAGE * features.norm(dim=1)).square()[:, None]
-        suspects += rows[(near & (codes[:, None] != support.codes)).any(1)].tolist()
+        suspects += rows[near.sum(1) > 1].tolist()  # another image than itself
     places: dict[bytes, list[int]] = {}
     squares = read_each([images[place] for place in suspects], lambda content: content.square(SAME_SIDE))
     for place, square in zip(suspects, squares, strict=True):
         if not isinstance(square, NearshotError):
             places.setdefault(square.tobytes(), []).append(place)
-    same = (pair for group in places.values() for pair in itertools.combinations(group, 2))
+    same = [pair for group in places.values() for pair in itertools.combinations(group, 2)]
     pairs = [pair for pair in same if labels[pair[0]] != labels[pair[1]]]
     if pairs:
         named = format_list(pairs, lambda pair: " and ".join(f"{fitted.names[i]} in {labels[i]!r}" for i in pair))
         warnings.warn(f"The same image is in two classes: {named}. Keep it in one of them.", stacklevel=3)
+    copies = [pair for pair in same if labels[pair[0]] == labels[pair[1]]]
+    if copies:
+        named = format_list(copies, lambda pair: " and ".join(fitted.names[i] for i in pair))
+        warnings.warn(f"The same image is twice in one class: {named}. Keep one of them.", stacklevel=3)
