@@ -73,6 +73,8 @@ def test_classes_can_be_renamed_joined_and_removed(tmp_path: Path, photos: Path)
     for wrong in ("", "  ", "unknown", "cat", "x" * 81, "a\x00b", "a\u202eb", "\ud800"):
         with pytest.raises(InputError):
             project.add_class(wrong)
+    with pytest.raises(InputError, match="a character that cannot be shown"):
+        project.add_class("a\u202eb")
     with pytest.raises(InputError, match="gone"):
         project.rename_class("gone", "x")
     with pytest.raises(InputError, match="gone"):

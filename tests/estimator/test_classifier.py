@@ -125,7 +125,9 @@ def test_a_missing_label_is_refused_before_anything_is_embedded(missing: Any) ->
 
 
 @pytest.mark.parametrize("room", [PAIRS_AT_ONCE, 1])  # whatever the blocks in which they are compared
-def test_the_same_picture_in_two_classes_or_twice_in_one_is_named(room: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_same_picture_in_two_classes_or_twice_in_one_is_named(
+    room: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """By its pixels, whatever the file: embeddings that are equal accuse nobody."""
     monkeypatch.setattr("nearshot.estimator.support.PAIRS_AT_ONCE", room)
     for seed in range(14):

@@ -125,7 +125,10 @@ def test_a_bundle_is_a_support(folder: Path, capsys: Captured) -> None:
     assert run("predict", "--support", "support", "new", "--backbone", WEIGHTS, "--format", "json") == 0
     expected = capsys.readouterr().out
     assert run("export", "support", "zoo.safetensors", "--backbone", WEIGHTS) == 0
-    assert "zoo.safetensors (0." in capsys.readouterr().out
+    assert re.search(r"zoo.safetensors \(0..*\): 3 classes, 12 labelled images\.", capsys.readouterr().out)
+    write_folder(folder, {"one/ant/0.png": pattern(0, 0)})
+    assert run("export", "one", "one.safetensors", "--backbone", WEIGHTS) == 0
+    assert ": 1 class, 1 labelled image." in capsys.readouterr().out
     assert run("predict", "--support", "zoo.safetensors", "new", "--format", "json") == 0
     assert json.loads(capsys.readouterr().out) == json.loads(expected)
     assert run("predict", "--support", "zoo.safetensors", "new", "--unknown-rate", "0.1") == 1
@@ -138,7 +141,7 @@ def test_show(folder: Path, capsys: Captured) -> None:
     assert "Skipped: new/notes.jpg is not an image" in capsys.readouterr().out
     page = (folder / "nearshot-show.html").read_text(encoding="utf-8")
     assert "support: 3 classes, 12 labelled images" in page
-    assert "Expected accuracy for new images like these: 100 %" in page
+    assert "ridge classifier. Expected accuracy for new images like these: 100 %" in page
 
 
 def test_the_backbone_of_a_run(folder: Path, capsys: Captured) -> None:
@@ -161,7 +164,10 @@ def test_the_backbone_of_a_run(folder: Path, capsys: Captured) -> None:
         ("predict --support support new --unknown-rate 2", "unknown_rate"),
         ("predict --support support new --neighbours 3", "n_neighbors needs --classifier knn"),
         ("predict --support support new --unknown-label ?", "unknown_label needs unknown_rate"),
-        *((f"predict --support support new --copy-to={to}", "copy_to must be") for to in ("", ".", "support", "support/ant")),
+        *(
+            (f"predict --support support new --copy-to={to}", "copy_to must be")
+            for to in ("", ".", "support", "support/ant")
+        ),
         ("predict --support torn new", "torn/ant/torn.png is incomplete"),
         ("predict --support hidden new", r"hidden/dog has no images \(it is empty\)"),
         ("export support zoo.pkl", "output must end in .onnx or .safetensors .got 'zoo.pkl'"),

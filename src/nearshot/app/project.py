@@ -46,9 +46,8 @@ class Project:
 
     def __init__(self, folder: Path, photo_folders: Iterable[Path] = ()) -> None:
         self.folder, photo_folders = folder.absolute(), list(photo_folders)
-        for one in photo_folders:
-            if not one.is_dir():
-                raise InputError(f"{one} is not a folder of photos.")
+        for missing in (path for path in photo_folders if not path.is_dir()):
+            raise InputError(f"{missing} is not a folder of photos.")
         self.folder.mkdir(parents=True, exist_ok=True)
         self._lock = FileLock(self.folder / ".lock")
         if not self._lock.acquire():

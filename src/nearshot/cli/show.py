@@ -39,11 +39,12 @@ class Show:
         """Write the drawing."""
         from nearshot.estimator.image_inputs import find_images  # noqa: PLC0415 (takes seconds to import)
         from nearshot.estimator.plot import check_ending, draw, make_scene  # noqa: PLC0415
+        from nearshot.estimator.support import classifier_of  # noqa: PLC0415
 
         check_ending(self.output)
         paths, unread = find_images(self.query)
         classifier = self.options.make_classifier(self.support)
-        notes = f"Backbone {embedder_of(classifier).spec.name}, {classifier.classifier} classifier."
+        notes = f"Backbone {embedder_of(classifier).spec.name}, {classifier_of(classifier.classifier).name} classifier."
         if np.isfinite(classifier.threshold_):
             notes += f" An image with a novelty above {classifier.threshold_:.2f} is {classifier.unknown_label}."
         try:

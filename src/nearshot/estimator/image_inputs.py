@@ -30,9 +30,9 @@ IN_FLIGHT = 8  # a phone's photo takes a hundred megabytes while it is read
 PREPROCESSING = "centre, Pillow; 3"  # what `Content.square` does; increase the number with every change
 SPARE_PIXELS = 2  # a JPEG is decoded at a fraction of its size that leaves this many times the pixels along an axis
 HOLDS_PATHS = ("O", "U", "S", "T")  # NumPy's kinds of objects and strings
-UNREADABLE = frozenset(  # suffixes of photos and videos that nearshot does not read
-    ".avif .jxl .jp2 .psd .cr2 .cr3 .nef .arw .dng .raf .orf .rw2 .pef .srw .mov .mp4 .m4v .avi .mkv .webm .3gp".split()
-)
+# Suffixes of photos, raw photos and videos that cannot be read.
+UNREADABLE = (".avif", ".jxl", ".jp2", ".cr2", ".cr3", ".nef", ".arw", ".dng", ".raf", ".orf", ".rw2", ".pef", ".srw")
+UNREADABLE += (".mov", ".mp4", ".m4v", ".avi", ".mkv", ".webm", ".3gp")
 FOR_FEATURES = "To classify features, set backbone=None."
 
 Made = TypeVar("Made")
