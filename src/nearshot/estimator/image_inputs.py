@@ -30,9 +30,9 @@ IN_FLIGHT = 8  # a phone's photo takes a hundred megabytes while it is read
 PREPROCESSING = "centre, Pillow; 3"  # what `Content.square` does; increase the number with every change
 SPARE_PIXELS = 2  # a JPEG is decoded at a fraction of its size that leaves this many times the pixels along an axis
 HOLDS_PATHS = ("O", "U", "S", "T")  # NumPy's kinds of objects and strings
-# Suffixes of photos, raw photos and videos that cannot be read.
-UNREADABLE = (".avif", ".jxl", ".jp2", ".cr2", ".cr3", ".nef", ".arw", ".dng", ".raf", ".orf", ".rw2", ".pef", ".srw")
-UNREADABLE += (".mov", ".mp4", ".m4v", ".avi", ".mkv", ".webm", ".3gp")
+# Suffixes of photos and videos that cannot be read.
+PHOTOS = (".avif", ".jxl", ".jp2", ".cr2", ".cr3", ".nef", ".arw", ".dng", ".raf", ".orf", ".rw2", ".pef", ".srw")
+VIDEOS = (".mov", ".mp4", ".m4v", ".avi", ".mkv", ".webm", ".3gp")
 FOR_FEATURES = "To classify features, set backbone=None."
 
 Made = TypeVar("Made")
@@ -102,7 +102,7 @@ def find_images(given: Iterable[str | Path]) -> tuple[list[Path], list[Path]]:
             if others:
                 what = f"{counted(len(others), 'file')} in {path} {'was' if len(others) == 1 else 'were'} skipped"
                 warnings.warn(f"{what} ({_kinds(others)}). Readable: {readable_formats()}.", stacklevel=2)
-            unread += [one for one in others if one.suffix.lower() in UNREADABLE]
+            unread += [one for one in others if one.suffix.lower() in PHOTOS + VIDEOS]
             folders.add(path)
             found += images
         elif os.path.exists(path) or not glob.has_magic(str(path)):  # noqa: PTH110
