@@ -119,7 +119,7 @@ def _thumbnails(images: Sequence[Any]) -> list[Pixels | None]:
     return [None if isinstance(one, NearshotError) else one for one in read]
 
 
-def cut(text: str, most: int) -> str:
+def shortened(text: str, most: int) -> str:
     """Return text of at most so many letters, with an ellipsis in place of the rest."""
     return text if len(text) <= most else text[: most - 1] + "…"
 
@@ -169,7 +169,7 @@ def _html_page(scene: Scene) -> str:
         max_of_a_class=MAX_OF_A_CLASS,
         max_named=MAX_NAMED,
         max_letters=MAX_LETTERS,
-        cut=cut,
+        shortened=shortened,
         version=__version__,
         counted=counted,
         data_uri=_data_uri,

@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 from matplotlib.patheffects import withStroke
 from matplotlib.text import Text
 
-from nearshot.estimator.plot import MAX_LETTERS, Query, Scene, Seen, cut
+from nearshot.estimator.plot import MAX_LETTERS, Query, Scene, Seen, shortened
 from nearshot.io import readable
 from nearshot.styles import class_style
 
@@ -60,7 +60,7 @@ def make_figure(scene: Scene) -> Figure:
         name.plot(0, 0, marker=marker, color=colour, markersize=9, clip_on=False)
         more = f" (+ {len(members) - SHOWN_OF_A_CLASS})" if len(members) > SHOWN_OF_A_CLASS else ""
         lines = textwrap.wrap(f"{label}{more}", MAX_LETTERS, max_lines=2, placeholder="…", break_long_words=False)
-        name.text(0.1, 0, "\n".join(cut(line, MAX_LETTERS) for line in lines), va="center", color=INK)
+        name.text(0.1, 0, "\n".join(shortened(line, MAX_LETTERS) for line in lines), va="center", color=INK)
     if n_queries:
         sides = {"left": 0.02, "right": 0.98, "bottom": 0.02, "top": bottom / height}
         grid = figure.add_gridspec(n_rows, COLUMNS, **sides, wspace=0.1)
@@ -88,11 +88,13 @@ def _query(axes: Axes, scene: Scene, query: Query, number: int) -> None:
     _tile(axes.inset_axes((1.08, 0.2, 0.44, 0.44)), scene.images[near.index])
     sure = "" if answer.is_unknown else f" {100 * answer.probability:.0f} %"
     place: dict[str, Any] = {"va": "top", "transform": axes.transAxes}
-    axes.text(1.08, 1.0, f"{cut(str(answer.label), MAX_LETTERS)}{sure}", fontsize=10, color=INK, weight="bold", **place)
+    axes.text(
+        1.08, 1.0, f"{shortened(str(answer.label), MAX_LETTERS)}{sure}", fontsize=10, color=INK, weight="bold", **place
+    )
     axes.text(1.08, 0.83, f"novelty {query.novelty}", fontsize=9, color=FAINT, **place)
-    nearest = cut(f"{near.label}: {PurePath(near.name).name}", 20)
+    nearest = shortened(f"{near.label}: {PurePath(near.name).name}", 20)
     axes.text(1.58, 0.62, f"nearest, {near.distance:.2f}\n{nearest}", fontsize=8, color=INK, **place)
-    axes.text(1.08, 0.12, cut(f"{number} · {PurePath(query.name).name}", 30), fontsize=8, color=FAINT, **place)
+    axes.text(1.08, 0.12, shortened(f"{number} · {PurePath(query.name).name}", 30), fontsize=8, color=FAINT, **place)
 
 
 def _tile(axes: Axes, seen: Seen, *, dashed: bool = False) -> None:
@@ -112,7 +114,7 @@ def _plane(axes: Axes, scene: Scene) -> None:
         colour, marker = styles[label]
         places = np.stack([seen.place for seen in members])
         drawn: dict[str, Any] = {"marker": marker, "color": colour, "markersize": 8, "markeredgecolor": "white"}
-        axes.plot(*places.T, linestyle="none", label=cut(label, 24), **drawn)
+        axes.plot(*places.T, linestyle="none", label=shortened(label, 24), **drawn)
     for number, query in enumerate(scene.queries, 1):
         answer, (x, y) = query.explanation, query.place.tolist()
         if answer.is_unknown:
