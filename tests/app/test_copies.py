@@ -64,6 +64,18 @@ def test_nothing_is_overwritten_and_nothing_copied_twice(tmp_path: Path) -> None
     assert [path.read_bytes() for path in sources] == [b"one", b"two", b"one"]
 
 
+def test_earlier_copies_in_other_classes_are_named_and_kept(tmp_path: Path) -> None:
+    first, second = tmp_path / "photo.jpg", tmp_path / "other.jpg"
+    first.write_bytes(b"one")
+    second.write_bytes(b"two")
+    target = tmp_path / "out"
+    assert not copy_into_classes([(first, "rose"), (second, "rose")], target).about_earlier
+    done = copy_into_classes([(first, "tulip"), (second, "rose")], target)
+    assert (done.n_new, done.earlier) == (1, [target / "rose" / "photo.jpg"])
+    assert str(target / "rose" / "photo.jpg") in done.about_earlier
+    assert done.earlier[0].read_bytes() == b"one"
+
+
 def test_hostile_labels_stay_inside(tmp_path: Path) -> None:
     source = tmp_path / "photo.jpg"
     source.write_bytes(b"x")

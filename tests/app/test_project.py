@@ -73,6 +73,8 @@ def test_classes_can_be_renamed_joined_and_removed(tmp_path: Path, photos: Path)
     for wrong in ("", "  ", "unknown", "cat", "x" * 81, "a\x00b", "a\u202eb", "\ud800"):
         with pytest.raises(InputError):
             project.add_class(wrong)
+    with pytest.raises(InputError, match="a character that cannot be shown"):
+        project.add_class("a\u202eb")
     with pytest.raises(InputError, match="gone"):
         project.rename_class("gone", "x")
     with pytest.raises(InputError, match="gone"):
@@ -84,13 +86,17 @@ def test_classes_can_be_renamed_joined_and_removed(tmp_path: Path, photos: Path)
 
 def test_folders_can_be_labels(tmp_path: Path) -> None:
     members = {f"{name}/deep/{i}.png": pattern(code, i) for code, name in enumerate("ab") for i in range(2)}
-    folder = write_folder(tmp_path / "photos", {**members, "top.png": pattern(5, 0), "unknown/x.png": pattern(6, 0)})
+    folder = write_folder(tmp_path / "photos", {**members, "top.png": pattern(5, 0), "unknown /x.png": pattern(6, 0)})
     project = opened(tmp_path / "p", folder)
     project.label_by_folders()
     assert project.classes == ["a", "b"]
     assert sorted(project.labels.values()) == ["a", "a", "b", "b"]
     project.label_by_folders()
     assert project.classes == ["a", "b"]
+    for name in ("x" * 81, "y\u200b"):  # too long for a class, and a letter that cannot be seen
+        project.add_photo(pattern(7, 0), "x.png", name)
+    project.label_by_folders()
+    assert project.classes == ["a", "b", "x" * 80, "y"]
 
 
 @pytest.mark.parametrize("name", ["../../evil.png", "/etc/evil.png", "..\\evil.png", "con.png", "a\nb.png"])
@@ -145,7 +151,7 @@ def test_folders_without_photos_are_refused(tmp_path: Path, photos: Path) -> Non
             Project(tmp_path / f"p-{folder.name}", [folder])
 
 
-@pytest.mark.filterwarnings("ignore:1 file in .* skipped")  # project.json
+@pytest.mark.filterwarnings("ignore:1 file in .* was skipped")  # project.json
 def test_a_project_inside_of_the_photos_does_not_find_its_own_copies(photos: Path) -> None:
     project = opened(photos / "project", photos)
     copy = project.folder / "sorted" / "ant"

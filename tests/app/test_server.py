@@ -259,6 +259,7 @@ def test_exports(client: TestClient, session: Session, tmp_path: Path) -> None:
     for predicted, expected in ((False, 9), (True, 18), (True, 18)):
         copied = client.post("/api/copy", json={"predicted": predicted}).json()
         assert copied["new"] + copied["same"] == expected
+    assert copied["earlier"] == ""
     names = {path.relative_to(copied["folder"]).as_posix() for path in Path(copied["folder"]).rglob("*.png")}
     assert {name for name in names if not name.startswith("unknown")} <= {
         f"{n}/{n}{i}.png" for n in ("ant", "bee", "cat") for i in range(6)

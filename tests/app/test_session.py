@@ -81,6 +81,17 @@ def test_an_unreadable_photo_has_its_error_and_the_others_go_on(tmp_path: Path, 
     session.stop()
 
 
+def test_photos_in_which_the_network_sees_nothing_have_errors(tmp_path: Path, photos: Path) -> None:
+    blind = conv4()
+    for parameter in blind.parameters():
+        parameter.data.zero_()
+    session = Session(Project(tmp_path / "p", [photos]), Embedder(blind))
+    session.start()
+    label_all(session, 0, 1)
+    assert (len(session.errors), session.features) == (18, {})
+    session.stop()
+
+
 def test_a_failure_ends_the_thread_and_is_shown(
     tmp_path: Path, photos: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -98,10 +109,14 @@ def test_a_failure_ends_the_thread_and_is_shown(
 def test_the_exported_classifier_gives_the_same_answers(session: Session) -> None:
     with pytest.raises(InputError):
         session.classifier()
-    label_all(session, 0, 1, 2)
+    label_all(session, 0, 1, 2, 3)
+    next(photo for photo in session.project.present if photo.name == "bee3.png").path.unlink()
+    assert session.classifier().support_labels_.tolist() == [0] * 4 + [1] * 3 + [2] * 4
+    session.change(lambda project: project.set_label([one.id for one in project.present if "3" in one.name], None))
+    wait_until_idle(session)
     classifier = session.classifier()
     for photo in session.project.present:
-        if photo.id in session.model.guesses:
+        if photo.id in session.model.guesses and photo.path.exists():
             explained = classifier.explain([photo.path])[0]
             assert explained.nearest == session.model.guesses[photo.id].label
             assert explained.probability == pytest.approx(session.model.guesses[photo.id].confidence, abs=1e-5)

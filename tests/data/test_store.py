@@ -134,7 +134,7 @@ def test_a_changed_image_is_packed_when_preparing_again(
 
     members["animal 1/2.png"] = content[:50]
     assert len(prepared()) == 19
-    assert "animal 1/2.png is damaged" in prepared().manifest["broken"][0]
+    assert "animal 1/2.png is incomplete" in prepared().manifest["broken"][0]
     members["animal 1/2.png"] = content
     repaired = prepared()
     assert len(repaired) == 20

@@ -125,7 +125,10 @@ def test_a_bundle_is_a_support(folder: Path, capsys: Captured) -> None:
     assert run("predict", "--support", "support", "new", "--backbone", WEIGHTS, "--format", "json") == 0
     expected = capsys.readouterr().out
     assert run("export", "support", "zoo.safetensors", "--backbone", WEIGHTS) == 0
-    assert "zoo.safetensors (0." in capsys.readouterr().out
+    assert re.search(r"zoo.safetensors \(0..*\): 3 classes, 12 labelled images\.", capsys.readouterr().out)
+    write_folder(folder, {"one/ant/0.png": pattern(0, 0)})
+    assert run("export", "one", "one.safetensors", "--backbone", WEIGHTS) == 0
+    assert ": 1 class, 1 labelled image." in capsys.readouterr().out
     assert run("predict", "--support", "zoo.safetensors", "new", "--format", "json") == 0
     assert json.loads(capsys.readouterr().out) == json.loads(expected)
     assert run("predict", "--support", "zoo.safetensors", "new", "--unknown-rate", "0.1") == 1
@@ -138,7 +141,7 @@ def test_show(folder: Path, capsys: Captured) -> None:
     assert "Skipped: new/notes.jpg is not an image" in capsys.readouterr().out
     page = (folder / "nearshot-show.html").read_text(encoding="utf-8")
     assert "support: 3 classes, 12 labelled images" in page
-    assert "Expected accuracy for new images like these: 100 %" in page
+    assert "ridge classifier. Expected accuracy for new images like these: 100 %" in page
 
 
 def test_the_backbone_of_a_run(folder: Path, capsys: Captured) -> None:
@@ -161,7 +164,11 @@ def test_the_backbone_of_a_run(folder: Path, capsys: Captured) -> None:
         ("predict --support support new --unknown-rate 2", "unknown_rate"),
         ("predict --support support new --neighbours 3", "n_neighbors needs --classifier knn"),
         ("predict --support support new --unknown-label ?", "unknown_label needs unknown_rate"),
-        ("predict --support torn new", "torn/ant/torn.png is damaged"),
+        *(
+            (f"predict --support support new --copy-to={to}", "copy_to must be")
+            for to in ("", ".", "support", "support/ant")
+        ),
+        ("predict --support torn new", "torn/ant/torn.png is incomplete"),
         ("predict --support hidden new", r"hidden/dog has no images \(it is empty\)"),
         ("export support zoo.pkl", "output must end in .onnx or .safetensors .got 'zoo.pkl'"),
         ("export support nowhere/zoo.safetensors", "nowhere does not exist"),
@@ -234,6 +241,15 @@ def test_a_locked_folder_is_said_and_the_rest_done(
         monkeypatch.undo()
 
 
+def test_photos_and_videos_of_other_formats_count_in_the_status(folder: Path, capsys: Captured) -> None:
+    write_folder(folder, {"new/notes.txt": b"x"})
+    assert predict("new") == 0
+    write_folder(folder, {"new/a.AVIF": b"x", "new/b.mov": b"x"})
+    for command in ("predict new --support support", "suggest new --support support", "show support --query new"):
+        assert run(*command.split(), "--backbone", WEIGHTS) == 3
+        assert "3 files in new were skipped (.avif, .mov, .txt). Readable: PNG" in capsys.readouterr().err
+
+
 def test_images_are_copied_by_label_and_never_over_others(folder: Path, capsys: Captured) -> None:
     write_folder(
         folder, {"new/more/ant0.png": pattern(0, 70), "new/zebra.png": pattern(77, 0), "sorted/ant/ant1.png": b"x"}
@@ -301,7 +317,7 @@ def test_suggestions_for_labels(form: str, folder: Path, capsys: Captured) -> No
     assert "Skipped: new/bad.png is not an image" in err
     if form == "table":
         lines = out.splitlines()
-        assert lines[0] == "Label next, of 8 images:"
+        assert lines[0] == "Label next, of 7 images:"
         assert lines[2].split()[:4] == ["new/zebra.png", "unlike", "all", "classes"]
         assert lines[7] == "Check these labels, of 13 labelled images:"
         assert lines[9].split()[:3] == ["support/bee/wrong.png", "bee", "ant"]
@@ -317,10 +333,28 @@ def test_suggestions_for_labels(form: str, folder: Path, capsys: Captured) -> No
 def test_suggest_checks_labels_alone_and_reads_bundles(folder: Path, capsys: Captured) -> None:
     assert run("suggest", "--support", "support", "--backbone", WEIGHTS) == 0
     assert capsys.readouterr().out == "No label of 12 labelled images looks wrong.\n"
+    write_folder(folder, {"new/again.png": pattern(0, 0)})  # the content of a labelled image
+    assert run("suggest", "support", "new/again.png", "--support", "support", "--backbone", WEIGHTS) == 0
+    assert capsys.readouterr() == (
+        "No label of 12 labelled images looks wrong.\n",
+        "nearshot: Skipped: 13 images labelled already.\n",
+    )
+    write_folder(folder, {"support/dog/0.png": pattern(9, 0)})  # nothing to compare it with
+    assert run("suggest", "--support", "support", "--backbone", WEIGHTS) == 0
+    assert capsys.readouterr().out == "No label of 13 labelled images (12 checked) looks wrong.\n"
     assert run("export", "support", "zoo.safetensors", "--backbone", WEIGHTS) == 0
     assert run("suggest", "--support", "zoo.safetensors", "new", "--count", "2") == 0
     out = capsys.readouterr().out
     assert out.count("new/") == 2
+
+
+def test_a_class_may_be_named_unknown_where_nothing_is_rejected(folder: Path, capsys: Captured) -> None:
+    (folder / "support" / "cat").rename(folder / "support" / "unknown")
+    assert predict("new") == run("suggest", "new", "--support", "support", "--backbone", WEIGHTS) == 0
+    capsys.readouterr()
+    assert predict("new", "--unknown-rate", "0.05") == 1
+    assert 'A class is named "unknown". Rename its folder, or use --unknown-label' in capsys.readouterr().err
+    assert predict("new", "--unknown-rate", "0.05", "--unknown-label", "other") == 0
 
 
 def test_the_app_says_what_to_install(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: Captured) -> None:
@@ -330,6 +364,12 @@ def test_the_app_says_what_to_install(folder: Path, monkeypatch: pytest.MonkeyPa
     assert run("app", "new", "--no-browser") == 1
     assert "pip install 'nearshot[app]'" in capsys.readouterr().err
     assert not Path("new-nearshot").exists()
+
+
+def test_the_app_makes_no_project_of_a_missing_folder(folder: Path, capsys: Captured) -> None:
+    assert run("app", "nosuch", "--no-browser") == 1
+    assert "nosuch is not a folder of photos" in capsys.readouterr().err
+    assert not Path("nosuch-nearshot").exists()
 
 
 @pytest.mark.slow

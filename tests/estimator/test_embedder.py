@@ -119,6 +119,15 @@ def counting(embedder: Embedder) -> Callable[[], int]:
     return lambda: sum(counts)
 
 
+def test_a_feature_of_zeros_is_an_error(backbone: Backbone, folder: list[Path], tmp_path: Path) -> None:
+    for parameter in backbone.parameters():
+        nn.init.zeros_(parameter)
+    for _ in range(2):  # the second time from the cache
+        errors = Embedder(backbone, cache_dir=tmp_path).attempt(folder)
+        assert [str(path) in str(one) for path, one in zip(folder, errors, strict=True)] == [True] * len(folder)
+        assert all("larger --input-size" in str(one) for one in errors)
+
+
 def test_a_picture_is_embedded_once(backbone: Backbone, folder: list[Path], tmp_path: Path) -> None:
     embedder = Embedder(backbone, cache_dir=tmp_path / "cache")
     embedded = counting(embedder)

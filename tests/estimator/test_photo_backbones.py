@@ -91,7 +91,10 @@ def test_an_onnx_file_gives_the_same_probabilities(photos: list[Any], tmp_path: 
 
 
 def test_where_the_expected_accuracy_is_low_a_better_backbone_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    request: pytest.FixtureRequest,
 ) -> None:
     monkeypatch.chdir(tmp_path)
     # Each image is almost the same as one of the other class, so that held-out images are not recognised.
@@ -107,3 +110,7 @@ def test_where_the_expected_accuracy_is_low_a_better_backbone_is_named(
     assert main(["predict", "--support", "same", "new", "--no-cache", "--backbone", "conv4.safetensors",
                  "--input-size", "32"]) == 1  # fmt: skip
     assert "input_size must be 16" in capsys.readouterr().err
+    request.getfixturevalue("no_wheels")
+    assert main(["predict", "--support", "same", "new", "--no-cache"]) == 0
+    err = capsys.readouterr().err
+    assert (err.count("nearshot[photos]"), err.count("expected accuracy")) == (1, 1)

@@ -14,8 +14,9 @@ from PIL import Image
 
 from nearshot.estimator import FewShotClassifier
 from nearshot.estimator.plot import Scene, draw, make_scene, principal_plane
+from nearshot.estimator.plot.figure import make_figure
 
-NASTY = "<script>alert('dog & co')"
+NASTY = f"<script>alert('dog & co')_{'W' * 60}"  # and long
 
 
 def mean_colours(images: Any) -> Any:
@@ -91,6 +92,15 @@ def test_the_png(scene: Scene, tmp_path: Path) -> None:
     assert blue.sum() > 0.7 * 120**2
 
 
+def test_long_names_in_the_png_end_before_the_photos(scene: Scene) -> None:
+    figure = make_figure(scene)
+    figure.draw_without_rendering()
+    names = [(text, axes) for axes in figure.axes if not axes.get_frame_on() for text in axes.texts]
+    assert len(names) == 2
+    for name, axes in names:
+        assert name.get_window_extent().x1 < axes.get_window_extent().x1
+
+
 @pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium; make browser installs it")
 def test_a_browser_shows_it(scene: Scene, tmp_path: Path) -> None:
     draw(scene, tmp_path / "page.html")
@@ -103,4 +113,11 @@ def test_a_browser_shows_it(scene: Scene, tmp_path: Path) -> None:
         assert browser.ask("document.querySelectorAll('.card').length") == 3
         assert browser.ask("document.querySelectorAll('.card.unknown .answer')[0].textContent.trim()") == "unknown"
         assert browser.ask("document.querySelectorAll('svg.map g').length") == 9
-        assert browser.ask("document.documentElement.scrollWidth <= innerWidth")
+        assert browser.ask("[...document.querySelectorAll('svg.map text title')].map((one) => one.textContent)") == [
+            NASTY,
+            "a",
+        ]
+        assert not browser.ask("document.querySelector('svg.map').innerHTML.includes('W</text>')")
+        for width in (1280, 400):
+            browser.resize(width, 800)
+            assert browser.ask("document.documentElement.scrollWidth") <= width

@@ -69,13 +69,15 @@ def test_held_out_answers_are_those_of_classifiers_without_the_image() -> None:
     assert right.mean() == pytest.approx(model.estimate_accuracy().mean)
 
 
-def test_wrong_labels_are_found() -> None:
-    drawn = clouds(6, n_shot=10)
+@pytest.mark.parametrize("n_shot", [10, 300])
+def test_wrong_labels_are_found_among_few_and_many_images(n_shot: int) -> None:
+    drawn = clouds(6, n_shot=n_shot)
     labels = drawn.labels.copy()
     wrong = [3, 17, 41]
     labels[wrong] = [f"class {(int(label[-1]) + 1) % 5}" for label in drawn.labels[wrong]]
     model = FewShotClassifier().fit(drawn.support, labels)
     images, probabilities = held_out_probabilities(model)
     found = suspicious_labels(probabilities, model.support_labels_[images])
+    assert len(images) == len(labels)
     assert sorted(images[found]) == wrong
     assert (model.classes_[probabilities[found].argmax(1)] == drawn.labels[images[found]]).all()

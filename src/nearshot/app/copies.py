@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import shutil
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path, PurePath
 
 from nearshot.errors import NearshotError
 from nearshot.io import atomic_write
+from nearshot.text import counted, format_list
 
 LONGEST = 100  # letters of a file name
 FORBIDDEN = re.compile(r'[\x00-\x1f\x7f<>:"/\\|?*]')  # on some system
@@ -25,6 +28,13 @@ class Copies:
     n_new: int = 0
     n_same: int = 0  # photos that the folder had already
     failures: list[str] = field(default_factory=list)  # a sentence for every photo that could not be copied
+    earlier: list[Path] = field(default_factory=list)  # copies of the same photos in folders of other classes
+
+    @property
+    def about_earlier(self) -> str:
+        """A sentence about earlier copies, which are never deleted; empty if there are none."""
+        what = f"{counted(len(self.earlier), 'earlier copy', 'earlier copies')} of these photos in other classes"
+        return f"{what}: {format_list(self.earlier, str)}. Delete what is wrong." if self.earlier else ""
 
 
 def safe_name(text: str) -> str:
@@ -58,16 +68,25 @@ def copy_into_classes(photos: Iterable[tuple[Path, str]], folder: Path) -> Copie
     """Copy photos, given with their labels, into `folder`/label; a photo that is already there is not copied again."""
     photos = list(photos)
     names, done = class_folders(label for _, label in photos), Copies()
+    copies, contents = set[Path](), set[bytes]()
     for path, label in photos:
         try:
             target = folder / names[label]
             target.mkdir(parents=True, exist_ok=True)
-            is_new, _ = write_new(path.read_bytes(), target, path.name, like=path)
+            data = path.read_bytes()
+            is_new, copy = write_new(data, target, path.name, like=path)
         except (OSError, NearshotError) as error:
             done.failures.append(f"{path}: {getattr(error, 'strerror', None) or error}")
             continue
         done.n_new += is_new
         done.n_same += not is_new
+        copies.add(copy)
+        contents.add(hashlib.sha256(data).digest())
+    sizes = {copy.stat().st_size for copy in copies}
+    for path in sorted(set(folder.glob("*/*")) - copies):
+        with suppress(OSError):  # not a file, or locked
+            if path.stat().st_size in sizes and hashlib.sha256(path.read_bytes()).digest() in contents:
+                done.earlier.append(path)
     return done
 
 

@@ -45,7 +45,9 @@ class Project:
     """The photos, classes and labels of a folder. Every change is saved at once."""
 
     def __init__(self, folder: Path, photo_folders: Iterable[Path] = ()) -> None:
-        self.folder = folder.absolute()
+        self.folder, photo_folders = folder.absolute(), list(photo_folders)
+        for missing in (path for path in photo_folders if not path.is_dir()):
+            raise InputError(f"{missing} is not a folder of photos.")
         self.folder.mkdir(parents=True, exist_ok=True)
         self._lock = FileLock(self.folder / ".lock")
         if not self._lock.acquire():
@@ -83,7 +85,9 @@ class Project:
     def add_class(self, name: str) -> str:
         """Add a class, and return its name without spaces around it."""
         name = _tidy(name)
-        if not 1 <= len(name) <= LONGEST_NAME or not name.isprintable():
+        if not name.isprintable():
+            raise InputError(f"The name of a class contains a character that cannot be shown (got {name!r}).")
+        if not 1 <= len(name) <= LONGEST_NAME:
             raise InputError(f"The name of a class must be 1 to {LONGEST_NAME} letters (got {len(name)}).")
         if name == UNKNOWN:
             raise InputError(f"Choose another name than {UNKNOWN!r}: it is that of photos that are like no class.")
@@ -138,14 +142,15 @@ class Project:
         self.save()
 
     def label_by_folders(self) -> None:
-        """Label every unlabelled photo that lies in a folder with the folder's name."""
+        """Label every unlabelled photo that lies in a folder with the folder's name, shortened if it is long."""
         unlabelled = [photo for photo in self.present if photo.key not in self.labels]
-        groups = {photo: photo.group for photo in unlabelled if photo.group not in ("", UNKNOWN)}
-        names = {group: _tidy(group) for group in groups.values()}
+        shown = {photo: "".join(filter(str.isprintable, _tidy(photo.group))) for photo in unlabelled}
+        short = {photo: name[:LONGEST_NAME].strip() for photo, name in shown.items()}
+        names = {photo: name for photo, name in short.items() if name not in ("", UNKNOWN)}
         for name in dict.fromkeys(names.values()):
             if name not in self.classes:
                 self.add_class(name)
-        self.labels |= {photo.key: names[group] for photo, group in groups.items()}
+        self.labels |= {photo.key: name for photo, name in names.items()}
         self.save()
 
     def add_photo(self, data: bytes, name: str, group: str = "") -> Photo:
@@ -186,8 +191,6 @@ class Project:
     def _find(self, folder: Path, *, required: bool) -> None:
         """Find the photos of a folder. A folder of an earlier start that is missing, as on another disk, is skipped."""
         folder = Path(os.path.normpath(folder))
-        if required and not folder.is_dir():
-            raise InputError(f"{folder} is not a folder of photos.")
         try:
             paths = find_images([folder])[0] if folder.is_dir() else []
         except InputError:  # it has no photos

@@ -237,6 +237,7 @@ def copy_photos(session: Session, predicted: bool) -> dict[str, Any]:
         "new": done.n_new,
         "same": done.n_same,
         "failures": list(map(readable, done.failures)),
+        "earlier": readable(done.about_earlier),
     }
 
 

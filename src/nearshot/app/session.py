@@ -148,7 +148,11 @@ class Session:
         """Return a classifier of images from all labelled photos, to export."""
         with self.lock:
             labels = {photo: self.project.label_of(photo) for photo in self.project.present}
-        labelled = [photo for photo, label in labels.items() if label is not None and photo.id not in self.errors]
+        labelled = [
+            photo
+            for photo, label in labels.items()
+            if label is not None and photo.id not in self.errors and photo.path.is_file()  # it may be deleted by now
+        ]
         if len(labelled) < 2:
             raise InputError("Label at least 2 photos first.")
         cache = None if self.embedder.cache is None else self.embedder.cache.folder.parent

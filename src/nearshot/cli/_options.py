@@ -62,7 +62,7 @@ class ClassifierOptions:
         """Return the classifier of a support folder or a bundle."""
         from nearshot.data.readers import about_linked  # noqa: PLC0415
         from nearshot.estimator import FewShotClassifier, read_support  # noqa: PLC0415 (imports scikit-learn)
-        from nearshot.models.recommended import advice_on  # noqa: PLC0415 (imports PyTorch)
+        from nearshot.models.recommended import PHOTOS, advice_on  # noqa: PLC0415 (imports PyTorch)
 
         cache = None if self.no_cache else self.cache_dir or data_folder() / "embeddings"
         given = {name: getattr(self, name) for name in SAVED if getattr(self, name) is not None}
@@ -89,9 +89,11 @@ class ClassifierOptions:
         classifier.verbose = False  # the commands have a progress bar of their own
         with suppress(InputError):  # one class, or one image per class
             estimate = classifier.estimate_accuracy()
-            if better := advice_on(embedder_of(classifier).backbone, estimate.mean):
-                what = f"The expected accuracy for new images like these is {estimate}"
-                warnings.warn(f"{what}. {better}", stacklevel=2)
+            embedder = embedder_of(classifier)
+            if better := advice_on(embedder.backbone, estimate.mean):
+                known = backbone == BACKBONE and embedder.spec.name != PHOTOS  # "auto" has warned already
+                what = f"The expected accuracy for new images like these is {estimate}."
+                warnings.warn(what if known else f"{what} {better}", stacklevel=2)
         return classifier
 
 

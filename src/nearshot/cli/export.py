@@ -12,6 +12,7 @@ from rich.console import Console
 
 from nearshot.cli._options import ClassifierFlags, ClassifierOptions
 from nearshot.errors import InputError
+from nearshot.text import counted
 
 
 @dataclass(frozen=True)
@@ -56,4 +57,5 @@ class Export:
             about = f"Next: nearshot predict --support {quote(str(output))} IMAGES…"
         n_classes, n_images = len(classifier.classes_), len(classifier.support_labels_)
         size = f"{output.stat().st_size / 1e6:.1f} MB"
-        console.print(f"Written to {output} ({size}): {n_classes:,} classes, {n_images:,} labelled images.\n{about}")
+        what = f"{counted(n_classes, 'class', 'classes')}, {counted(n_images, 'labelled image')}"
+        console.print(f"Written to {output} ({size}): {what}.\n{about}")

@@ -63,7 +63,7 @@ class Predict:
     """A table, or CSV or JSON with more columns: the most probable class, all probabilities (JSON), novelty."""
     nearest: int = 1
     """How many of the nearest labelled images to name in JSON."""
-    copy_to: Annotated[Path | None, option("copy nothing", "DIR")] = None
+    copy_to: Annotated[str | None, option("copy nothing", "DIR")] = None
     """Copy every image into DIR/LABEL, and rejected ones into a folder of their own. No file is overwritten: another
     image of the same name becomes "name (2)", and one that is there already is not copied again."""
     score: tyro.conf.FlagCreatePairsOff[bool] = False
@@ -74,7 +74,8 @@ class Predict:
         """Classify images one by one."""
         from nearshot.estimator.image_inputs import find_images  # noqa: PLC0415 (imports scikit-learn)
 
-        paths, locked = find_images(self.images)
+        copy_to = None if self.copy_to is None else checked_target(self.copy_to, self.support)
+        paths, unread = find_images(self.images)
         if not paths:
             raise InputError("images must be at least 1 file, folder or pattern (got none).")
         classifier = self.options.make_classifier(self.support)
@@ -107,14 +108,29 @@ class Predict:
             report = Console(stderr=True, markup=False, highlight=False) if self.format != "table" else console
             for line in score_lines(labels, truths, classes):
                 print_line(report, printable(line))
-        if self.copy_to is not None:
-            done = copy_into_classes(labels.items(), self.copy_to)
+        if copy_to is not None:
+            done = copy_into_classes(labels.items(), copy_to)
             same, failures = f"; {done.n_same:,} were there already" if done.n_same else "", done.failures
-            print_message(f"{counted(done.n_new, 'image')} copied to {self.copy_to}{same}.")
+            print_message(f"{counted(done.n_new, 'image')} copied to {copy_to}{same}.")
             for sentence in failures:
                 print_message(f"Not copied: {sentence}")
-        if n_bad or locked or failures:
+            if done.earlier:
+                print_message(done.about_earlier)
+        if n_bad or unread or failures:
             raise SystemExit(SOME_UNREADABLE)
+
+
+def checked_target(copy_to: str, support: Path) -> Path:
+    """Return the folder for copies; raise an error if it has no name, or if copies would mix with labelled images."""
+    if not copy_to:
+        raise InputError("copy_to must be the name of a folder (got an empty text). For this folder, use --copy-to .")
+    copies, labelled = Path(copy_to).expanduser().resolve(), support.expanduser().resolve()
+    if labelled.is_dir() and (copies.is_relative_to(labelled) or labelled.is_relative_to(copies)):
+        raise InputError(
+            f"copy_to must be apart from the labelled images in {support}, or predictions would count as labels (got "
+            f"{copy_to}). Choose another folder."
+        )
+    return Path(copy_to).expanduser()
 
 
 def _answers(classifier: FewShotClassifier, paths: Sequence[Path], n_neighbors: int) -> Iterator[tuple[Path, Answer]]:

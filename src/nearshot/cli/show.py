@@ -39,11 +39,12 @@ class Show:
         """Write the drawing."""
         from nearshot.estimator.image_inputs import find_images  # noqa: PLC0415 (takes seconds to import)
         from nearshot.estimator.plot import check_ending, draw, make_scene  # noqa: PLC0415
+        from nearshot.estimator.support import classifier_of  # noqa: PLC0415
 
         check_ending(self.output)
-        paths, locked = find_images(self.query)
+        paths, unread = find_images(self.query)
         classifier = self.options.make_classifier(self.support)
-        notes = f"Backbone {embedder_of(classifier).spec.name}, {classifier.classifier} classifier."
+        notes = f"Backbone {embedder_of(classifier).spec.name}, {classifier_of(classifier.classifier).name} classifier."
         if np.isfinite(classifier.threshold_):
             notes += f" An image with a novelty above {classifier.threshold_:.2f} is {classifier.unknown_label}."
         try:
@@ -57,5 +58,5 @@ class Show:
         console.print(f"Written to {self.output} ({self.output.stat().st_size / 1e6:.1f} MB).")
         for sentence in scene.errors:
             console.print(f"Skipped: {printable(sentence)}")
-        if scene.errors or locked:
+        if scene.errors or unread:
             raise SystemExit(SOME_UNREADABLE)

@@ -45,9 +45,9 @@ class Suggest:
     """Suggest images to label next, and labelled images whose labels look wrong.
 
     Images to label next are doubtful: between two classes, or unlike all of them. Among those, the suggested ones are
-    unlike each other, so that a few of them teach most. A label looks wrong if the other labelled images give the image
-    another class with a probability of at least 0.7. Images that cannot be read are skipped, with a message, and the
-    exit status is then 3; so it is if a folder cannot be read.
+    unlike each other, so that a few of them teach most. Images that are labelled already are skipped. A label
+    looks wrong if the other labelled images give the image another class with a probability of at least 0.7. Images
+    that cannot be read are skipped, with a message, and the exit status is then 3; so it is if a folder cannot be read.
 
     Examples: nearshot suggest --support ./flowers holiday/; nearshot suggest --support ./flowers;
     nearshot suggest --support ./flowers holiday/ --count 50 --format csv > next.csv
@@ -66,18 +66,25 @@ class Suggest:
     def run(self, console: Console) -> None:
         """Print the suggestions."""
         from nearshot.estimator.image_inputs import find_images  # noqa: PLC0415 (imports scikit-learn)
+        from nearshot.estimator.suggestions import labelled_already  # noqa: PLC0415
 
-        paths, locked = find_images(self.images)
+        paths, unread = find_images(self.images)
         options = self.options
         if options.unknown_rate is None and self.support.is_dir():
-            options = replace(options, unknown_rate=UNKNOWN_RATE)
+            # No answer has the unknown label, so any will do that is no class.
+            options = replace(options, unknown_rate=UNKNOWN_RATE, unknown_label="")
         classifier = options.make_classifier(self.support)
         embedded = embedder_of(classifier).attempt(paths, progress=None) if paths else []
         errors = [one for one in embedded if isinstance(one, NearshotError)]
         readable = {path: one for path, one in zip(paths, embedded, strict=True) if not isinstance(one, NearshotError)}
+        if readable:
+            known = labelled_already(classifier, np.stack(list(readable.values())))
+            if n_known := int(known.sum()):
+                print_message(f"Skipped: {counted(n_known, 'image')} labelled already.")
+            readable = {path: one for (path, one), skip in zip(readable.items(), known, strict=True) if not skip}
         found = _suggestions(classifier, readable, self.count)
         if self.format == "table":
-            _print_tables(found, console, n_images=len(paths), n_labelled=len(classifier.support_labels_))
+            _print_tables(found, console, n_images=len(readable), labelled=_checked(classifier))
         elif self.format == "json":
             console.file.write(f"{json.dumps([asdict(one) for one in found], indent=1)}\n")
         else:
@@ -86,7 +93,7 @@ class Suggest:
             writer.writerows(map(printable, asdict(one).values()) for one in found)
         for error in errors:
             print_message(f"Skipped: {error}")
-        if errors or locked:
+        if errors or unread:
             raise SystemExit(SOME_UNREADABLE)
 
 
@@ -117,8 +124,13 @@ def _suggestions(classifier: FewShotClassifier, features: Mapping[Path, Features
     return found
 
 
-def _print_tables(found: Sequence[Suggestion], console: Console, *, n_images: int, n_labelled: int) -> None:
-    labelled = counted(n_labelled, "labelled image")
+def _checked(classifier: FewShotClassifier) -> str:
+    """Return the number of labelled images, and of those that could be checked, if it is another."""
+    n_labelled, n_checked = len(classifier.support_labels_), len(classifier._ready().held_out.images)
+    return counted(n_labelled, "labelled image") + (f" ({n_checked:,} checked)" if n_checked < n_labelled else "")
+
+
+def _print_tables(found: Sequence[Suggestion], console: Console, *, n_images: int, labelled: str) -> None:
     for kind, title, head in (
         ("label next", f"Label next, of {counted(n_images, 'image')}:", ("image", "why", "looks most like")),
         ("check label", f"Check these labels, of {labelled}:", ("image", "label", "looks like")),

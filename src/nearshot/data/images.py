@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import io
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 from typing import Literal
@@ -50,7 +50,7 @@ def decode(data: bytes, name: str, *, shrink_to: int | None = None) -> Image.Ima
         if not _can_read_heif():
             raise MissingExtraError(f"{name} is a HEIC photo. To read it: pip install 'nearshot[photos]'.")
         formats = ("HEIF",)
-    with _naming_the_image(name, formats):
+    with _naming_the_image(name):
         return upright_rgb(Image.open(io.BytesIO(data), formats=formats), name, shrink_to=shrink_to)
 
 
@@ -63,6 +63,11 @@ def _can_read_heif() -> bool:
         return False
     pillow_heif.register_heif_opener(thumbnails=False)
     return True
+
+
+def readable_formats() -> str:
+    """Return the names of the formats that can be read, for messages."""
+    return ", ".join((*FORMATS, "HEIC") if _can_read_heif() else FORMATS)
 
 
 def upright_rgb(image: Image.Image, name: str, *, shrink_to: int | None = None) -> Image.Image:
@@ -99,17 +104,19 @@ def upright_rgb(image: Image.Image, name: str, *, shrink_to: int | None = None) 
 
 
 @contextmanager
-def _naming_the_image(name: str, formats: Sequence[str] = FORMATS) -> Iterator[None]:
+def _naming_the_image(name: str) -> Iterator[None]:
     """Turn every error of Pillow into one sentence that names the image."""
     try:
         yield
     except FileFormatError:
         raise
     except UnidentifiedImageError:
-        raise FileFormatError(f"{name} is not an image of a known format ({', '.join(formats)}).") from None
+        raise FileFormatError(f"{name} is not an image of a known format ({readable_formats()}).") from None
     except Image.DecompressionBombError:
         raise FileFormatError(f"{name} has far too many pixels, over the limit of {MOST_PIXELS:,}.") from None
     except (OSError, SyntaxError, ValueError, EOFError, Warning) as error:
+        if "truncated" in str(error).lower():
+            raise FileFormatError(f"{name} is incomplete; copy it again.") from error
         raise FileFormatError(f"{name} is damaged: {error}.") from error
 
 

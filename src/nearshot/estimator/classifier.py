@@ -187,7 +187,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def estimate_accuracy(self) -> AccuracyEstimate:
         """Estimate the accuracy for new images from the support images alone, by leave-one-out, without rejection.
 
-        Of more than a thousand images, a thousand are tested. Classes with a single image cannot be tested.
+        Classes with a single image cannot be tested. Classifiers other than ridge test at most a thousand images.
         """
         fitted = self._ready()
         return estimate_from(fitted.held_out, fitted.support.counts)

@@ -25,7 +25,7 @@ from nearshot.data.augment import normalise_images, view_of
 from nearshot.data.images import Pixels
 from nearshot.devices import chosen_device
 from nearshot.errors import InputError, NearshotError
-from nearshot.estimator.image_inputs import PREPROCESSING, Content, image_list, read_each, without_tensors
+from nearshot.estimator.image_inputs import PREPROCESSING, Content, image_list, name_of, read_each, without_tensors
 from nearshot.evaluation.features import check_evaluation_mode
 from nearshot.io import atomic_write
 from nearshot.models import Backbone, BackboneSpec, load_backbone
@@ -139,7 +139,18 @@ class Embedder:
         return [one for _, one in zip(numbers, self.stream(images), strict=True)]
 
     def stream(self, images: Sequence[Any]) -> Iterator[Features | NearshotError]:
-        """Yield what `attempt` returns for each image, in order, while later images are read and embedded."""
+        """Yield what `attempt` returns for each image, in order, while later images are read and embedded.
+
+        A feature of zeros has no direction. Backbones return it for images that are far too small for them.
+        """
+        for number, one in enumerate(self._stream(images)):
+            if isinstance(self.backbone, Backbone) and isinstance(one, np.ndarray) and not one.any():
+                name = name_of(images[number], number)
+                yield InputError(f"The network sees nothing in {name}. Use a larger --input-size.")
+            else:
+                yield one
+
+    def _stream(self, images: Sequence[Any]) -> Iterator[Features | NearshotError]:
         # Threads that share a batch wait for each other after every layer, which is slow where other programs run as
         # well. So each thread of a CPU has a batch of its own. A network or function of the user has one thread.
         is_parallel = isinstance(self.network, Backbone) and self.device.type == "cpu"

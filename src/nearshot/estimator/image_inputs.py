@@ -19,7 +19,7 @@ from PIL import Image
 from torch import Tensor
 
 from nearshot.data.datasets.source import SPLITS
-from nearshot.data.images import FORMATS, Interpolation, Pixels, decode, fit_to_square, upright_rgb
+from nearshot.data.images import Interpolation, Pixels, decode, fit_to_square, readable_formats, upright_rgb
 from nearshot.data.readers import Skipped, files_under, is_image
 from nearshot.errors import InputError, NearshotError
 from nearshot.text import counted
@@ -29,6 +29,9 @@ IN_FLIGHT = 8  # a phone's photo takes a hundred megabytes while it is read
 PREPROCESSING = "centre, Pillow; 3"  # what `Content.square` does; increase the number with every change
 SPARE_PIXELS = 2  # a JPEG is decoded at a fraction of its size that leaves this many times the pixels along an axis
 HOLDS_PATHS = ("O", "U", "S", "T")  # NumPy's kinds of objects and strings
+# Suffixes of photos and videos that cannot be read.
+PHOTOS = (".avif", ".jxl", ".jp2", ".cr2", ".cr3", ".nef", ".arw", ".dng", ".raf", ".orf", ".rw2", ".pef", ".srw")
+VIDEOS = (".mov", ".mp4", ".m4v", ".avi", ".mkv", ".webm", ".3gp")
 FOR_FEATURES = "To classify features, set backbone=None."
 
 Made = TypeVar("Made")
@@ -85,19 +88,20 @@ def read_support(folder: str | Path) -> SupportFolder:
 def find_images(given: Iterable[str | Path]) -> tuple[list[Path], list[Path]]:
     """Find files by paths, folders (all images in them, at any depth) and patterns (*.jpg).
 
-    Returns the files, each once, and the folders that could not be read, whose files are missing. A given path that
-    does not exist is included, so that reading it gives the error; so is a broken link. A pattern or folder without
-    images is an error. Skipped files and folders are warned about: files that are no images, locked folders, and links
-    to folders.
+    Returns the files, each once, and what could not be read: folders, whose files are missing, and photos and videos of
+    other formats. A given path that does not exist is included, so that reading it gives the error; so is a broken
+    link. A pattern or folder without images is an error. Skipped files and folders are warned about: files that are no
+    images, locked folders, and links to folders.
     """
-    found, folders, skipped = list[Path](), set[Path](), Skipped()
+    found, unread, folders, skipped = list[Path](), list[Path](), set[Path](), Skipped()
     for one in given:
         path = Path(one).expanduser()
         if os.path.isdir(path):  # noqa: PTH112 (Path's own raises if a folder above is locked)
             images, others = _images_and_others(path, skipped)
             if others:
-                what = f"{counted(len(others), 'file')} in {path} skipped"
-                warnings.warn(f"{what} ({_found_instead(others)}).", stacklevel=2)
+                what = f"{counted(len(others), 'file')} in {path} {'was' if len(others) == 1 else 'were'} skipped"
+                warnings.warn(f"{what} ({_kinds(others)}). Readable: {readable_formats()}.", stacklevel=2)
+            unread += [one for one in others if one.suffix.lower() in PHOTOS + VIDEOS]
             folders.add(path)
             found += images
         elif os.path.exists(path) or not glob.has_magic(str(path)):  # noqa: PTH110
@@ -111,7 +115,7 @@ def find_images(given: Iterable[str | Path]) -> tuple[list[Path], list[Path]]:
     skipped.linked = [link for link in dict.fromkeys(skipped.linked) if link not in folders]
     for sentence in skipped.sentences():
         warnings.warn(sentence, stacklevel=2)
-    return list(dict.fromkeys(found)), list(skipped.locked)
+    return list(dict.fromkeys(found)), [*skipped.locked, *unread]
 
 
 def _images_and_others(folder: Path, skipped: Skipped) -> tuple[list[Path], list[Path]]:
@@ -121,14 +125,15 @@ def _images_and_others(folder: Path, skipped: Skipped) -> tuple[list[Path], list
     if not images:
         skipped.refuse_locked()
         links = [link for link in skipped.linked if link.is_relative_to(folder)]
-        what = f"{links[0]} is a link, and links are not followed" if links else _found_instead(others)
-        raise InputError(f"The folder {folder} has no images ({what}).")
+        what = f"only {_kinds(others)}" if others else "it is empty"
+        what = f"{links[0]} is a link, and links are not followed" if links else what
+        readable = f" Readable: {readable_formats()}." if others else ""
+        raise InputError(f"The folder {folder} has no images ({what}).{readable}")
     return images, others
 
 
-def _found_instead(files: Sequence[Path]) -> str:
-    kinds = ", ".join(sorted({path.suffix.lower() or "no suffix" for path in files}))
-    return f"it has files of {kinds}, and {', '.join(FORMATS)} can be read" if kinds else "it is empty"
+def _kinds(files: Sequence[Path]) -> str:
+    return ", ".join(sorted({path.suffix.lower() or "no suffix" for path in files}))
 
 
 @dataclass(frozen=True)

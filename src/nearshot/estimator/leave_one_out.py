@@ -28,7 +28,7 @@ from nearshot.evaluation.ties import first_best
 from nearshot.text import counted
 
 MAX_ROUNDS = 20  # larger classes are held out in twenty parts
-MAX_TESTED = 1000  # images in all rounds
+MAX_TESTED = 1000  # images in all rounds, of classifiers other than ridge
 MAX_REFITTED = 128  # support images of "ridge" up to which it is fitted in each round
 TYPICAL = 0.055  # of the mean squared distance between classes, times 1 + 1/n for n images per class
 TYPICAL_VOTES = 0.35  # of the square root of the number of voters, for "knn"
@@ -46,12 +46,12 @@ class HeldOut(NamedTuple):
     images: Tensor  # (image,) their indices in the support set
 
 
-def rounds(support: Support) -> Iterator[tuple[Tensor, Tensor]]:
+def rounds(support: Support, most: int = MAX_TESTED) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield the indices of kept and tested images, round by round: of each class one image, or one part of twenty.
 
     The only image of a class is always kept, and never tested. A class with fewer images than others has no image left
-    to test in later rounds, but still gives up one image, in turn. Of more than a thousand images, a thousand are
-    tested, spread evenly over the classes.
+    to test in later rounds, but still gives up one image, in turn. At most `most` images are tested, spread evenly
+    over the classes.
     """
     counts = support.counts
     if int(counts.max()) < 2:
@@ -62,7 +62,7 @@ def rounds(support: Support) -> Iterator[tuple[Tensor, Tensor]]:
     count = counts[support.codes]
     chosen = torch.zeros_like(count, dtype=torch.bool)
     possible = order[(count > 1)[order]]  # class by class
-    n_chosen = min(len(possible), MAX_TESTED)
+    n_chosen = min(len(possible), most)
     chosen[possible[torch.arange(n_chosen) * len(possible) // n_chosen]] = True
     n_rounds = min(int(counts.max()), MAX_ROUNDS)
     for number in range(n_rounds):
@@ -76,7 +76,7 @@ def held_out_scores(support: Support, classifier: str, n_neighbors: int | None =
     scores, images, n_known = [support.features.new_zeros(0, support.n_classes)], [support.codes[:0]], []
     is_ridge = classifier_of(classifier) is RIDGE
     ridge = SolvedRidge(support) if is_ridge and len(support.codes) > MAX_REFITTED else None
-    for kept, tested in rounds(support):
+    for kept, tested in rounds(support, MAX_TESTED if ridge is None else len(support.codes)):
         if not len(tested):
             continue
         known, truth = support.subset(kept), support.codes[tested]

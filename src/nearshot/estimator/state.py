@@ -68,7 +68,7 @@ class ClassifierSettings(NamedTuple):
         if not (isinstance(temperature, Real) and 0 < float(temperature) < math.inf) and temperature != "auto":
             raise InputError(f"temperature must be 'auto' or a number above 0 (got {temperature!r}).")
         if rate is not None and not (isinstance(rate, Real) and 0 < float(rate) < 1):
-            raise InputError(f"unknown_rate must be None or a number between 0 and 1, such as 0.05 (got {rate!r}).")
+            raise InputError(f"unknown_rate must be between 0 and 1, such as 0.05 (got {rate!r}).")
         if isinstance(self.centre, str) and self.centre not in ("auto", "support"):
             raise InputError(f"centre must be 'auto', 'support', an array or None (got {self.centre!r}).")
         return self
@@ -157,7 +157,8 @@ def learn(
     classes, codes = np.unique(labels, return_inverse=True)
     centre, temperature, rate = settings.centre, settings.temperature, settings.unknown_rate
     if rate is not None and settings.unknown_label in classes.tolist():
-        raise InputError(f"unknown_label must not be the label of a class (got {settings.unknown_label!r}).")
+        what = f'A class is named "{settings.unknown_label}"'
+        raise InputError(f"{what}. Rename its folder, or use --unknown-label other.")
     if rate is not None and len(codes) == 1:
         raise InputError("unknown_rate needs at least 2 labelled images (got 1). Add one, or drop unknown_rate.")
     if isinstance(centre, str):
@@ -190,23 +191,27 @@ def are_mixed(labels: Array, others: Any) -> bool:
 
 
 def warn_about_repeated_images(fitted: Fitted, images: Sequence[Any]) -> None:
-    """Warn about support images that are in two classes; `images` are all of them, or their paths.
+    """Warn about support images that are in two classes, or twice in one; `images` are all of them, or their paths.
 
     Images are the same if their pixels are. Only those with nearly equal embeddings are compared, and one that can no
     longer be read is skipped.
     """
     support, labels, suspects = fitted.support, fitted.classes[fitted.codes].tolist(), list[int]()
     for rows in in_blocks(torch.arange(len(labels)), support):
-        features, codes = support.features[rows], support.codes[rows]
+        features = support.features[rows]
         near = squared_euclidean(features, support.features) < (SAME_IMAGE * features.norm(dim=1)).square()[:, None]
-        suspects += rows[(near & (codes[:, None] != support.codes)).any(1)].tolist()
+        suspects += rows[near.sum(1) > 1].tolist()  # another image than itself
     places: dict[bytes, list[int]] = {}
     squares = read_each([images[place] for place in suspects], lambda content: content.square(SAME_SIDE))
     for place, square in zip(suspects, squares, strict=True):
         if not isinstance(square, NearshotError):
             places.setdefault(square.tobytes(), []).append(place)
-    same = (pair for group in places.values() for pair in itertools.combinations(group, 2))
+    same = [pair for group in places.values() for pair in itertools.combinations(group, 2)]
     pairs = [pair for pair in same if labels[pair[0]] != labels[pair[1]]]
     if pairs:
         named = format_list(pairs, lambda pair: " and ".join(f"{fitted.names[i]} in {labels[i]!r}" for i in pair))
         warnings.warn(f"The same image is in two classes: {named}. Keep it in one of them.", stacklevel=3)
+    copies = [pair for pair in same if labels[pair[0]] == labels[pair[1]]]
+    if copies:
+        named = format_list(copies, lambda pair: " and ".join(fitted.names[i] for i in pair))
+        warnings.warn(f"The same image is twice in one class: {named}. Keep one of them.", stacklevel=3)

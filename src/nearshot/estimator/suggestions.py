@@ -8,7 +8,9 @@ import numpy as np
 import numpy.typing as npt
 
 from nearshot.estimator.classifier import FewShotClassifier
+from nearshot.estimator.explanation import nearest_images
 from nearshot.estimator.leave_one_out import choose_temperature
+from nearshot.estimator.state import SAME_IMAGE
 
 POOL = 2  # the most doubtful images, as a multiple of the number to choose, among which variety decides
 SURE = 0.7  # the probability from which another class than the label is suspicious
@@ -36,11 +38,18 @@ def rank_unlabelled(classifier: FewShotClassifier, features: Floats, n: int) -> 
     return Ranked(probabilities, is_novel, doubt, label_next(query.numpy(), n, doubt))
 
 
+def labelled_already(classifier: FewShotClassifier, features: Floats) -> npt.NDArray[np.bool_]:
+    """Return which features (image, dim) of the classifier's backbone are those of support images, (image,)."""
+    fitted = classifier._ready()
+    distances, _ = nearest_images(fitted.prepare(features), fitted.support, 1)
+    return (distances[:, 0] < SAME_IMAGE).numpy()
+
+
 def held_out_probabilities(classifier: FewShotClassifier) -> tuple[Indices, Floats]:
     """Return the support images that can be held out, and the probabilities (image, class) that they get then.
 
-    They are those of `estimate_accuracy`: images that are alone in their class are missing, and of more than a
-    thousand images, a thousand are tested.
+    They are those of `estimate_accuracy`: images that are alone in their class are missing, and classifiers other than
+    ridge test at most a thousand.
     """
     held_out = classifier._ready().held_out
     ratio = choose_temperature(held_out.scores, held_out.codes)

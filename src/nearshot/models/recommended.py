@@ -41,7 +41,7 @@ def advice_on(backbone: object, accuracy: float) -> str:
     if not spec.name.startswith("efficientnet-"):
         return _photos_hint() if weights_file(PHOTOS) is None else f"{PHOTOS} may be better: --backbone {PHOTOS}."
     timm = f"--backbone {TIMM_BACKBONES[0]} --input-size {TIMM_INPUT_SIZE}"
-    return f"A larger network may be better, but is slower: pip install 'nearshot[timm]', then {timm}."
+    return f"A larger network may do better, but is slower: pip install 'nearshot[timm]', then run it with {timm}."
 
 
 def _photos_hint() -> str:

@@ -458,7 +458,7 @@ async function drawViewer() {
 
 function drawConfusion() {
   const { classes, counts } = state.confusion, { mean, low, high, n, missing } = state.estimate;
-  $("confusion-about").textContent = missing ?? `Of new photos like these, about ${Math.round(100 * mean)} % will get the right class; ${Math.round(100 * low)} to ${Math.round(100 * high)} % with 95 % confidence. This is how often ${counted(n, "labelled photo")} got their own label from the others. Rows are labels, columns are answers.${state.advice ? ` ${state.advice}` : ""}`;
+  $("confusion-about").textContent = missing ?? `Of new photos like these, about ${Math.round(100 * mean)} % will get the right class; ${Math.round(100 * low)} to ${Math.round(100 * high)} % with 95 % confidence. This is how often ${counted(n, "labelled photo")} got their own label from the others. Rows are labels, columns are answers.${state.advice ? ` ${state.advice} Stop nearshot first; your labels are kept.` : ""}`;
   const head = make("tr", {}, make("th"), ...classes.map((name) => make("th", { scope: "col", title: name, textContent: name })));
   const rows = counts.map((row, code) => {
     const total = row.reduce((sum, one) => sum + one, 0);
@@ -490,7 +490,7 @@ async function copyPhotos() {
   $("copy").disabled = false;
   if (!done) return;
   const failed = done.failures.length ? ` ${counted(done.failures.length, "photo")} could not be copied: ${done.failures[0]}` : "";
-  $("export-state").textContent = `${counted(done.new, "photo")} copied to ${done.folder}${done.same ? `; ${counted(done.same, "photo")} there already` : ""}.${failed}`;
+  $("export-state").textContent = `${counted(done.new, "photo")} copied to ${done.folder}${done.same ? `; ${counted(done.same, "photo")} there already` : ""}.${failed} ${done.earlier}`;
 }
 
 // Adding photos

@@ -26,6 +26,7 @@ from nearshot.text import counted
 THUMBNAIL = 96
 WIDTH, HEIGHT, MARGIN = 900, 560, 50  # of the plane on a page
 MAX_OF_A_CLASS, MAX_QUERIES, MAX_NAMED = 40, 300, 40
+MAX_LETTERS = 16  # of a class's name beside markers or photos
 
 # The markers of `nearshot.styles` as paths around the origin, about 12 wide.
 SHAPES = {
@@ -118,6 +119,11 @@ def _thumbnails(images: Sequence[Any]) -> list[Pixels | None]:
     return [None if isinstance(one, NearshotError) else one for one in read]
 
 
+def shortened(text: str, most: int) -> str:
+    """Return text of at most so many letters, with an ellipsis in place of the rest."""
+    return text if len(text) <= most else text[: most - 1] + "…"
+
+
 def check_ending(path: str | Path) -> None:
     """Raise an error unless a path ends in .png or .html."""
     if Path(path).suffix.lower() not in (".png", ".html", ".htm"):
@@ -162,6 +168,8 @@ def _html_page(scene: Scene) -> str:
         max_queries=MAX_QUERIES,
         max_of_a_class=MAX_OF_A_CLASS,
         max_named=MAX_NAMED,
+        max_letters=MAX_LETTERS,
+        shortened=shortened,
         version=__version__,
         counted=counted,
         data_uri=_data_uri,

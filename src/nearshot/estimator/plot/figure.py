@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 from matplotlib.patheffects import withStroke
 from matplotlib.text import Text
 
-from nearshot.estimator.plot import Query, Scene, Seen
+from nearshot.estimator.plot import MAX_LETTERS, Query, Scene, Seen, shortened
 from nearshot.io import readable
 from nearshot.styles import class_style
 
@@ -59,9 +59,11 @@ def make_figure(scene: Scene) -> Figure:
         name = figure.add_subplot(grid[row, :2], xlim=(0, 1), ylim=(-1, 1), frame_on=False, xticks=[], yticks=[])
         name.plot(0, 0, marker=marker, color=colour, markersize=9, clip_on=False)
         more = f" (+ {len(members) - SHOWN_OF_A_CLASS})" if len(members) > SHOWN_OF_A_CLASS else ""
-        name.text(0.1, 0, textwrap.fill(f"{label}{more}", 20, max_lines=2, placeholder="…"), va="center", color=INK)
+        lines = textwrap.wrap(f"{label}{more}", MAX_LETTERS, max_lines=2, placeholder="…", break_long_words=False)
+        name.text(0.1, 0, "\n".join(shortened(line, MAX_LETTERS) for line in lines), va="center", color=INK)
     if n_queries:
-        grid = figure.add_gridspec(n_rows, COLUMNS, left=0.02, right=0.98, bottom=0.02, top=bottom / height)
+        sides = {"left": 0.02, "right": 0.98, "bottom": 0.02, "top": bottom / height}
+        grid = figure.add_gridspec(n_rows, COLUMNS, **sides, wspace=0.1)
         for number, query in enumerate(scene.queries[:n_queries]):
             _query(figure.add_subplot(grid[divmod(number, COLUMNS)], anchor="W"), scene, query, number + 1)
     return figure
@@ -86,11 +88,13 @@ def _query(axes: Axes, scene: Scene, query: Query, number: int) -> None:
     _tile(axes.inset_axes((1.08, 0.2, 0.44, 0.44)), scene.images[near.index])
     sure = "" if answer.is_unknown else f" {100 * answer.probability:.0f} %"
     place: dict[str, Any] = {"va": "top", "transform": axes.transAxes}
-    axes.text(1.08, 1.0, f"{_cut(str(answer.label), 20)}{sure}", fontsize=11, color=INK, weight="bold", **place)
+    axes.text(
+        1.08, 1.0, f"{shortened(str(answer.label), MAX_LETTERS)}{sure}", fontsize=10, color=INK, weight="bold", **place
+    )
     axes.text(1.08, 0.83, f"novelty {query.novelty}", fontsize=9, color=FAINT, **place)
-    nearest = _cut(f"{near.label}: {PurePath(near.name).name}", 22)
+    nearest = shortened(f"{near.label}: {PurePath(near.name).name}", 20)
     axes.text(1.58, 0.62, f"nearest, {near.distance:.2f}\n{nearest}", fontsize=8, color=INK, **place)
-    axes.text(1.08, 0.12, _cut(f"{number} · {PurePath(query.name).name}", 30), fontsize=8, color=FAINT, **place)
+    axes.text(1.08, 0.12, shortened(f"{number} · {PurePath(query.name).name}", 30), fontsize=8, color=FAINT, **place)
 
 
 def _tile(axes: Axes, seen: Seen, *, dashed: bool = False) -> None:
@@ -110,7 +114,7 @@ def _plane(axes: Axes, scene: Scene) -> None:
         colour, marker = styles[label]
         places = np.stack([seen.place for seen in members])
         drawn: dict[str, Any] = {"marker": marker, "color": colour, "markersize": 8, "markeredgecolor": "white"}
-        axes.plot(*places.T, linestyle="none", label=_cut(label, 24), **drawn)
+        axes.plot(*places.T, linestyle="none", label=shortened(label, 24), **drawn)
     for number, query in enumerate(scene.queries, 1):
         answer, (x, y) = query.explanation, query.place.tolist()
         if answer.is_unknown:
@@ -136,10 +140,6 @@ def _plane(axes: Axes, scene: Scene) -> None:
         some = "" if len(scene.queries) <= SHOWN_QUERIES else f"the first {SHOWN_QUERIES} "
         title += f"; queries with a cross, as predicted{unknown}, {some}by number"
     axes.set_title(title, fontsize=9, color=FAINT)
-
-
-def _cut(text: str, most: int) -> str:
-    return text if len(text) <= most else text[: most - 1] + "…"
 
 
 def save_png(figure: Figure, file: IO[bytes]) -> None:
