@@ -24,7 +24,7 @@ FOUR = {"data", "models", "losses", "evaluation"}  # which never import each oth
 MAY_IMPORT: dict[str, set[str]] = {
     "_version": set(),
     "errors": set(),
-    "checks": set(),
+    "checks": {"errors"},
     "styles": set(),
     "devices": {"errors"},
     "io": {"errors"},

@@ -1,4 +1,4 @@
-"""Settings that come from NumPy: its numbers are accepted and become Python's, which JSON can hold."""
+"""Checks of settings. NumPy's numbers are accepted and become Python's, which JSON can hold."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from nearshot.errors import InputError
+
 
 def is_integer(value: object) -> bool:
     """Whether a value is an integer of Python or NumPy.
@@ -16,6 +18,12 @@ def is_integer(value: object) -> bool:
     (True, True, False, False)
     """
     return isinstance(value, numbers.Integral) and not isinstance(value, bool)
+
+
+def check_count(value: Any, name: str) -> None:
+    """Raise an error unless a value is an integer of at least 1."""
+    if not is_integer(value) or value < 1:
+        raise InputError(f"{name} must be an integer of at least 1 (got {value!r}).")
 
 
 def to_python(value: Any) -> Any:

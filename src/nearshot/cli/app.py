@@ -11,7 +11,7 @@ from rich.console import Console
 
 from nearshot.cli._options import BACKBONE, option, weights_of
 from nearshot.data.store import data_folder
-from nearshot.errors import MissingExtraError
+from nearshot.errors import InputError, MissingExtraError
 from nearshot.text import counted, printable
 
 UNTITLED = Path("nearshot-project")
@@ -63,6 +63,10 @@ class App:
         from nearshot.app.session import Session  # noqa: PLC0415
         from nearshot.estimator import Embedder  # noqa: PLC0415
 
+        if not 0 < self.unknown_rate < 1:
+            raise InputError(f"unknown_rate must be between 0 and 1, such as 0.05 (got {self.unknown_rate}).")
+        if not 0 <= self.port < 1 << 16:
+            raise InputError(f"port must be from 0 to 65535 (got {self.port}).")
         photos = None if self.folder is None else self.folder.absolute()
         beside = UNTITLED if photos is None else photos.with_name(f"{photos.name}-nearshot")
         project = Project(self.project or beside, [] if photos is None else [photos])

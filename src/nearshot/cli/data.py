@@ -129,6 +129,9 @@ class DataPrepare:
         lists = {"train": self.train_classes, "val": self.val_classes, "test": self.test_classes}
         texts = {split: file.read_text(encoding="utf-8") for split, file in lists.items() if file is not None}
         classes = {split: [line.strip() for line in text.splitlines() if line.strip()] for split, text in texts.items()}
+        for split, names in classes.items():
+            if not names:
+                raise InputError(f"The list of classes {lists[split]} is empty.")
         return prepare_folder(
             self.paths if path is None else path,
             name=self.name if path is None else None,

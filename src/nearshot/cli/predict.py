@@ -17,6 +17,7 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from nearshot.app.copies import copy_into_classes
+from nearshot.checks import check_count
 from nearshot.cli._options import SOME_UNREADABLE, ClassifierFlags, ClassifierOptions, embedder_of, option
 from nearshot.cli._tables import padded
 from nearshot.errors import InputError, NearshotError
@@ -74,6 +75,7 @@ class Predict:
         """Classify images one by one."""
         from nearshot.estimator.image_inputs import find_images  # noqa: PLC0415 (imports scikit-learn)
 
+        check_count(self.nearest, "nearest")
         copy_to = None if self.copy_to is None else checked_target(self.copy_to, self.support)
         paths, unread = find_images(self.images)
         if not paths:

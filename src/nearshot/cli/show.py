@@ -10,6 +10,7 @@ import numpy as np
 import tyro
 from rich.console import Console
 
+from nearshot.checks import check_count
 from nearshot.cli._options import SOME_UNREADABLE, ClassifierFlags, ClassifierOptions, embedder_of, option
 from nearshot.errors import InputError
 from nearshot.text import counted, printable
@@ -42,6 +43,7 @@ class Show:
         from nearshot.estimator.support import classifier_of  # noqa: PLC0415
 
         check_ending(self.output)
+        check_count(self.nearest, "nearest")
         paths, unread = find_images(self.query)
         classifier = self.options.make_classifier(self.support)
         notes = f"Backbone {embedder_of(classifier).spec.name}, {classifier_of(classifier.classifier).name} classifier."

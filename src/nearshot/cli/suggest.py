@@ -14,6 +14,7 @@ import tyro
 from rich.cells import cell_len
 from rich.console import Console
 
+from nearshot.checks import check_count
 from nearshot.cli._options import SOME_UNREADABLE, ClassifierFlags, ClassifierOptions, embedder_of, option
 from nearshot.cli._tables import padded
 from nearshot.errors import NearshotError
@@ -68,6 +69,7 @@ class Suggest:
         from nearshot.estimator.image_inputs import find_images  # noqa: PLC0415 (imports scikit-learn)
         from nearshot.estimator.suggestions import labelled_already  # noqa: PLC0415
 
+        check_count(self.count, "count")
         paths, unread = find_images(self.images)
         options = self.options
         if options.unknown_rate is None and self.support.is_dir():

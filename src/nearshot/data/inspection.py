@@ -80,6 +80,8 @@ def unpack(
     n_known = len(store.class_names)
     if n_classes is not None and not 1 <= n_classes <= n_known:
         raise InputError(f"n_classes must be from 1 to {n_known}, the classes of {store!r}, not {n_classes}.")
+    if skip < 0 or (n_images is not None and n_images < 1):
+        raise InputError(f"n_images must be at least 1 and skip at least 0 (got {n_images} and {skip}).")
     chosen = np.linspace(0, n_known - 1, n_classes or n_known).round().astype(int).tolist()
     n_written = 0
     for label in with_progress(chosen, f"unpacking {store.dataset}"):

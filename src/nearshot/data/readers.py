@@ -7,6 +7,7 @@ they can form a cycle, unless the link is the given path itself.
 
 from __future__ import annotations
 
+import lzma
 import os
 import stat
 import tarfile
@@ -33,7 +34,7 @@ GROWTH_COUNTS_FROM = 10 << 20
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm", ".heic", ".heif")
 TAR_SUFFIXES = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
 ARCHIVE_SUFFIXES = (".zip", *TAR_SUFFIXES)
-READ_ERRORS = (OSError, EOFError, zlib.error, tarfile.TarError, zipfile.BadZipFile, NotImplementedError)
+READ_ERRORS = (OSError, EOFError, zlib.error, lzma.LZMAError, tarfile.TarError, zipfile.BadZipFile, NotImplementedError)
 
 
 class Member(NamedTuple):

@@ -101,6 +101,7 @@ def _pack(
     """Append the images of a split to its files, from where an interrupted call stopped; then describe them."""
     side, fit, label = manifest["side"], manifest["fit"], f"{manifest['dataset']} {manifest['split']}"
     folder.mkdir(parents=True, exist_ok=True)
+    (folder / "manifest.json").unlink(missing_ok=True)  # of another plan
     begin: dict[str, Any] = {"plan": manifest["plan"], "if_broken": broken}
     state = begin | {"n_read": 0, "broken": []}
     image_bytes = {folder / "images.u8": side * side * 3, folder / "hashes.bin": HASH_BYTES}

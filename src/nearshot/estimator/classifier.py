@@ -111,9 +111,10 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def fit(self, X: Any, y: Any) -> Self:  # noqa: N803
         """Learn classes from labelled images, and forget the previous ones."""
         settings, embedder = self._settings().check(), self._make_embedder(X)
+        X = X if embedder is None else image_list(X)  # noqa: N806
         fitted = learn(settings, embedder, *self._labelled(X, y, embedder, None))
         if embedder is not None:
-            warn_about_repeated_images(fitted, image_list(X))
+            warn_about_repeated_images(fitted, X)
         return self._set(fitted)
 
     def partial_fit(self, X: Any, y: Any, classes: Any = None) -> Self:  # noqa: N803
@@ -122,6 +123,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             return self.fit(X, y)
         settings, known = self._settings().check(), self._fitted
         known_labels = known.classes[known.codes]
+        X = X if known.embedder is None else image_list(X)  # noqa: N806
         features, labels, names, columns = self._labelled(X, y, known.embedder, known)
         if are_mixed(known_labels, labels):
             first, second = known_labels.tolist()[0], labels.tolist()[0]
@@ -129,7 +131,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         features, labels = np.concatenate([known.features, features]), np.concatenate([known_labels, labels])
         fitted = learn(settings, known.embedder, features, labels, [*known.names, *names], columns)
         if known.embedder is not None:
-            warn_about_repeated_images(fitted, [*known.names, *image_list(X)])
+            warn_about_repeated_images(fitted, [*known.names, *X])
         return self._set(fitted)
 
     def forget(self, label: Any) -> Self:
@@ -241,19 +243,19 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def _labelled(self, X: Any, y: Any, embedder: Embedder | None, known: Fitted | None) -> Labelled:  # noqa: N803
         """Return labelled images as features; they must match `known`, if any."""
         first, columns = (0, None) if known is None else (len(known.names), known.columns)
-        if isinstance(y, list | tuple) and any(value is None or value != value for value in y):  # NaN, as in tables
-            raise InputError(f"Every image needs a label (got {format_list(y)}).")
+        for number, label in enumerate(() if y is None else np.asarray(y, dtype=object).ravel()):
+            if label is None or label != label:  # NaN, as in tables
+                raise InputError(f"Every image needs a label (got {label!r} for image {number}).")
         if embedder is None:
             checker = copy(self) if known is None else copy(self)._set(known)  # scikit-learn writes attributes to it
             features, labels = _validated(checker, X, y, reset=known is None)
             columns = getattr(checker, "feature_names_in_", None)
             names = [f"image {first + number}" for number in range(len(features))]
         else:
-            images = image_list(X)
             labels = column_or_1d(y, warn=True)
-            check_consistent_length(images, labels)
-            features = embedder(images, progress=None if self.verbose else False)
-            names = [name_of(image, number) for number, image in enumerate(images, first)]
+            check_consistent_length(X, labels)
+            features = embedder(X, progress=None if self.verbose else False)
+            names = [name_of(image, number) for number, image in enumerate(X, first)]
         check_classification_targets(np.tile(labels, 2))  # one image per class is no sign of a regression here
         return features, labels, names, columns
 

@@ -20,7 +20,7 @@ import numpy.typing as npt
 import torch
 from torch import nn
 
-from nearshot.checks import is_integer
+from nearshot.checks import check_count, is_integer
 from nearshot.data.augment import normalise_images, view_of
 from nearshot.data.images import Pixels
 from nearshot.devices import chosen_device
@@ -79,6 +79,8 @@ class Embedder:
         input_size: int | None = None,
         n_views: int = 1,
     ) -> None:
+        if input_size is not None:
+            check_count(input_size, "input_size")
         self.device, self.n_views = chosen_device(device), n_views
         self.batch_size = batch_size or BATCH_SIZES.get(self.device.type, BATCH_SIZES["cpu"])
         if isinstance(backbone, str | Path):

@@ -8,8 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from nearshot.checks import check_count
 from nearshot.distances import squared_euclidean
-from nearshot.estimator.state import Fitted, check_count
+from nearshot.estimator.state import Fitted
 from nearshot.estimator.support import Support, in_blocks, n_voters
 from nearshot.evaluation.ties import TIE, nearest_in_order
 

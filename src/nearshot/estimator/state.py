@@ -20,7 +20,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from nearshot.checks import is_integer
+from nearshot.checks import check_count
 from nearshot.distances import squared_euclidean
 from nearshot.errors import InputError, NearshotError
 from nearshot.estimator.embedder import Embedder
@@ -177,12 +177,6 @@ def learn(
     elif rate is not None:
         threshold = choose_threshold(held_out_novelties(fitted.support), float(rate))
     return replace(fitted, temperature=float(temperature), threshold=threshold)
-
-
-def check_count(value: Any, name: str) -> None:
-    """Raise an error unless a value is an integer of at least 1."""
-    if not is_integer(value) or value < 1:
-        raise InputError(f"{name} must be an integer of at least 1 (got {value!r}).")
 
 
 def are_mixed(labels: Array, others: Any) -> bool:
