@@ -107,6 +107,8 @@ def _offline_if_unreachable() -> Iterator[None]:
 
 def _load_file(model: Any, path: Path, name: str) -> None:
     """Load a weights file, in timm's names; no code in it is run."""
+    if not path.is_file():
+        raise InputError(f"There is no weights file {path}.")
     import timm  # noqa: PLC0415 (an extra)
 
     found = timm.models.load_checkpoint(model, str(path), strict=False, weights_only=True)
