@@ -22,7 +22,7 @@ from nearshot.experiments.runner import Outcome, run_jobs
 
 pytestmark = pytest.mark.slow
 
-EPOCHS = 60  # long enough to be interrupted and killed
+EPOCHS = 150  # long enough to be interrupted and killed
 
 
 class Watched(RayCluster):
