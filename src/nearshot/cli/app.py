@@ -62,9 +62,9 @@ class App:
         from nearshot.app.project import Project  # noqa: PLC0415 (imports scikit-learn)
         from nearshot.app.session import Session  # noqa: PLC0415
         from nearshot.estimator import Embedder  # noqa: PLC0415
+        from nearshot.estimator.state import check_unknown_rate  # noqa: PLC0415
 
-        if not 0 < self.unknown_rate < 1:
-            raise InputError(f"unknown_rate must be between 0 and 1, such as 0.05 (got {self.unknown_rate}).")
+        check_unknown_rate(self.unknown_rate)
         if not 0 <= self.port < 1 << 16:
             raise InputError(f"port must be from 0 to 65535 (got {self.port}).")
         photos = None if self.folder is None else self.folder.absolute()

@@ -67,8 +67,8 @@ class ClassifierSettings(NamedTuple):
         temperature, rate = self.temperature, self.unknown_rate
         if not (isinstance(temperature, Real) and 0 < float(temperature) < math.inf) and temperature != "auto":
             raise InputError(f"temperature must be 'auto' or a number above 0 (got {temperature!r}).")
-        if rate is not None and not (isinstance(rate, Real) and 0 < float(rate) < 1):
-            raise InputError(f"unknown_rate must be between 0 and 1, such as 0.05 (got {rate!r}).")
+        if rate is not None:
+            check_unknown_rate(rate)
         if isinstance(self.centre, str) and self.centre not in ("auto", "support"):
             raise InputError(f"centre must be 'auto', 'support', an array or None (got {self.centre!r}).")
         return self
@@ -177,6 +177,12 @@ def learn(
     elif rate is not None:
         threshold = choose_threshold(held_out_novelties(fitted.support), float(rate))
     return replace(fitted, temperature=float(temperature), threshold=threshold)
+
+
+def check_unknown_rate(rate: Any) -> None:
+    """Raise an error unless a rate is a number between 0 and 1."""
+    if not (isinstance(rate, Real) and 0 < float(rate) < 1):
+        raise InputError(f"unknown_rate must be between 0 and 1, such as 0.05 (got {rate!r}).")
 
 
 def are_mixed(labels: Array, others: Any) -> bool:
