@@ -16,10 +16,10 @@ import tyro
 from rich.cells import cell_len
 from rich.console import Console
 
-from nearshot.app.copies import copy_into_classes
+from nearshot.app.copies import Copies, copy_into_classes
 from nearshot.checks import check_count
 from nearshot.cli._options import SOME_UNREADABLE, ClassifierFlags, ClassifierOptions, embedder_of, option
-from nearshot.cli._tables import padded
+from nearshot.cli._tables import aligned, padded
 from nearshot.errors import InputError, NearshotError
 from nearshot.text import counted, format_list, print_line, print_message, printable, with_progress
 
@@ -64,7 +64,7 @@ class Predict:
     """A table, or CSV or JSON with more columns: the most probable class, all probabilities (JSON), novelty."""
     nearest: int = 1
     """How many of the nearest labelled images to name in JSON."""
-    copy_to: Annotated[str | None, option("copy nothing", "DIR")] = None
+    copy_to: Annotated[Path | None, option("copy nothing", "DIR")] = None
     """Copy every image into DIR/LABEL, and rejected ones into a folder of their own. No file is overwritten: another
     image of the same name becomes "name (2)", and one that is there already is not copied again."""
     score: tyro.conf.FlagCreatePairsOff[bool] = False
@@ -76,7 +76,8 @@ class Predict:
         from nearshot.estimator.image_inputs import find_images  # noqa: PLC0415 (imports scikit-learn)
 
         check_count(self.nearest, "nearest")
-        copy_to = None if self.copy_to is None else checked_target(self.copy_to, self.support)
+        if self.copy_to is not None:
+            check_apart(self.copy_to, self.support)
         paths, unread = find_images(self.images)
         if not paths:
             raise InputError("images must be at least 1 file, folder or pattern (got none).")
@@ -103,36 +104,32 @@ class Predict:
                 labels[path] = str(answer.label)
         if self.format == "json":
             write("[\n{}\n]\n".format(",\n".join(entries)))
-        n_bad, failures = len(paths) - len(labels), list[str]()
-        if n_bad:
+        if n_bad := len(paths) - len(labels):
             print_message(f"{n_bad:,} of {counted(len(paths), 'image')} could not be read.")
         if self.score:
             report = Console(stderr=True, markup=False, highlight=False) if self.format != "table" else console
             for line in score_lines(labels, truths, classes):
                 print_line(report, printable(line))
-        if copy_to is not None:
-            done = copy_into_classes(labels.items(), copy_to)
-            same, failures = f"; {done.n_same:,} were there already" if done.n_same else "", done.failures
-            print_message(f"{counted(done.n_new, 'image')} copied to {copy_to}{same}.")
-            for sentence in failures:
-                print_message(f"Not copied: {sentence}")
-            if done.earlier:
-                print_message(done.about_earlier)
-        if n_bad or unread or failures:
+        done = Copies() if self.copy_to is None else copy_into_classes(labels.items(), self.copy_to)
+        if self.copy_to is not None:
+            same = f"; {done.n_same:,} were there already" if done.n_same else ""
+            print_message(f"{counted(done.n_new, 'image')} copied to {self.copy_to}{same}.")
+        for sentence in done.failures:
+            print_message(f"Not copied: {sentence}")
+        if done.earlier:
+            print_message(done.about_earlier)
+        if n_bad or unread or done.failures:
             raise SystemExit(SOME_UNREADABLE)
 
 
-def checked_target(copy_to: str, support: Path) -> Path:
-    """Return the folder for copies; raise an error if it has no name, or if copies would mix with labelled images."""
-    if not copy_to:
-        raise InputError("copy_to must be the name of a folder (got an empty text). For this folder, use --copy-to .")
-    copies, labelled = Path(copy_to).expanduser().resolve(), support.expanduser().resolve()
+def check_apart(copy_to: Path, support: Path) -> None:
+    """Raise an error if copies would mix with labelled images."""
+    copies, labelled = copy_to.resolve(), support.resolve()
     if labelled.is_dir() and (copies.is_relative_to(labelled) or labelled.is_relative_to(copies)):
         raise InputError(
             f"copy_to must be apart from the labelled images in {support}, or predictions would count as labels (got "
             f"{copy_to}). Choose another folder."
         )
-    return Path(copy_to).expanduser()
 
 
 def _answers(classifier: FewShotClassifier, paths: Sequence[Path], n_neighbors: int) -> Iterator[tuple[Path, Answer]]:
@@ -185,11 +182,10 @@ def true_labels(paths: Sequence[Path], given: Sequence[str], classes: Sequence[s
     Those are the folders inside of a given one, and the given one itself; of an image that is given, its folder. If
     none is named like a class, the result is the name of the innermost. It is an error if that is so for all images.
     """
-    roots = [Path(one).expanduser() for one in given]
     found = {}
     for path in paths:
         names = [path.absolute().parent.name]
-        for root in roots:
+        for root in map(Path, given):
             if path != root and path.is_relative_to(root):
                 names = [root.absolute().name, *path.relative_to(root).parts[:-1]]
         found[path] = next((name for name in reversed(names) if name in classes), names[-1])
@@ -217,12 +213,12 @@ def score_lines(labels: Mapping[Path, str], truths: Mapping[Path, str], classes:
     interval = binomtest(n_right, n).proportion_ci(0.95, method="exact")
     limits = f"{100 * interval.low:.1f} to {100 * interval.high:.1f} %"
     lines = ["", f"Accuracy: {100 * n_right / n:.1f} % (95 % interval {limits}; {n_right:,} of {counted(n, 'image')})"]
-    wide = max(map(cell_len, map(printable, classes)))
+    rows = []
     for name, found in answers.items():
         others = ", ".join(f"{other} {count:,}" for other, count in found.most_common() if other != name)
-        if found:
-            right = f"{found[name]:,} of {found.total():,} right"
-            lines.append(f"  {padded(name, wide)}  {right}{f'; taken for {others}' if others else ''}")
+        right = f"{found[name]:,} of {found.total():,} right{f'; taken for {others}' if others else ''}"
+        rows += [(f"  {name}", right)] if found else []
+    lines += aligned(rows)
     if strangers:
         n_rejected = sum(label not in answers for label in strangers)
         lines.append(f"Images of other folders: {n_rejected:,} of {len(strangers):,} rejected.")

@@ -5,18 +5,17 @@ from __future__ import annotations
 import csv
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 import numpy as np
 import tyro
-from rich.cells import cell_len
 from rich.console import Console
 
 from nearshot.checks import check_count
 from nearshot.cli._options import SOME_UNREADABLE, ClassifierFlags, ClassifierOptions, embedder_of, option
-from nearshot.cli._tables import padded
+from nearshot.cli._tables import aligned
 from nearshot.errors import NearshotError
 from nearshot.text import counted, print_message, printable
 
@@ -29,11 +28,10 @@ NOVEL, UNSURE, VARIED = "unlike all classes", "between classes", "unlike the oth
 DOUBTFUL = 0.4
 
 
-@dataclass(frozen=True)
-class Suggestion:
+class Suggestion(NamedTuple):
     """A line of the output: an image to label, or a label to check."""
 
-    kind: Literal["label next", "check label"]
+    kind: str  # "label next" or "check label"
     image: str
     label: str  # of an image to check; empty otherwise
     looks_like: str  # the most probable class
@@ -78,21 +76,20 @@ class Suggest:
         classifier = options.make_classifier(self.support)
         embedded = embedder_of(classifier).attempt(paths, progress=None) if paths else []
         errors = [one for one in embedded if isinstance(one, NearshotError)]
-        readable = {path: one for path, one in zip(paths, embedded, strict=True) if not isinstance(one, NearshotError)}
-        if readable:
-            known = labelled_already(classifier, np.stack(list(readable.values())))
-            if n_known := int(known.sum()):
-                print_message(f"Skipped: {counted(n_known, 'image')} labelled already.")
-            readable = {path: one for (path, one), skip in zip(readable.items(), known, strict=True) if not skip}
-        found = _suggestions(classifier, readable, self.count)
+        new = {path: one for path, one in zip(paths, embedded, strict=True) if not isinstance(one, NearshotError)}
+        if new:
+            known = labelled_already(classifier, np.stack(list(new.values())))
+            new = {path: one for (path, one), skip in zip(new.items(), known, strict=True) if not skip}
+            if known.any():
+                print_message(f"Skipped: {counted(int(known.sum()), 'image')} labelled already.")
+        found = _suggestions(classifier, new, self.count)
         if self.format == "table":
-            _print_tables(found, console, n_images=len(readable), labelled=_checked(classifier))
+            _print_tables(found, classifier, len(new), console)
         elif self.format == "json":
-            console.file.write(f"{json.dumps([asdict(one) for one in found], indent=1)}\n")
+            console.file.write(f"{json.dumps([one._asdict() for one in found], indent=1)}\n")
         else:
             writer = csv.writer(console.file, lineterminator="\n")
-            writer.writerow(Suggestion.__dataclass_fields__)
-            writer.writerows(map(printable, asdict(one).values()) for one in found)
+            writer.writerows([Suggestion._fields, *(map(printable, one) for one in found)])
         for error in errors:
             print_message(f"Skipped: {error}")
         if errors or unread:
@@ -107,44 +104,39 @@ def _suggestions(classifier: FewShotClassifier, features: Mapping[Path, Features
         suspicious_labels,
     )
 
-    found, paths, names = list[Suggestion](), list(features), [str(name) for name in classifier.classes_.tolist()]
+    names = [str(name) for name in classifier.classes_.tolist()]
+    found, paths = list[Suggestion](), list(features)
+
+    def suggest(kind: str, image: object, label: str, shares: Any, why: str) -> None:
+        looks_like, share = names[shares.argmax()], round(float(shares.max()), 4)
+        found.append(Suggestion(kind, str(image), label, looks_like, share, why))
+
     if features:
         ranked = rank_unlabelled(classifier, np.stack(list(features.values())), count)
         for place in ranked.next:
-            shares, doubt = ranked.probabilities[place], ranked.doubt[place]
-            why = NOVEL if ranked.is_novel[place] else UNSURE if doubt > DOUBTFUL else VARIED
-            looks_like, share = names[shares.argmax()], round(float(shares.max()), 4)
-            found.append(Suggestion("label next", str(paths[place]), "", looks_like, share, why))
+            why = NOVEL if ranked.is_novel[place] else UNSURE if ranked.doubt[place] > DOUBTFUL else VARIED
+            suggest("label next", paths[place], "", ranked.probabilities[place], why)
     images, probabilities = held_out_probabilities(classifier)
     codes = classifier.support_labels_[images]
     for place in suspicious_labels(probabilities, codes):
-        shares, image = probabilities[place], classifier.support_names_[images[place]]
-        looks_like, share = names[shares.argmax()], round(float(shares.max()), 4)
-        found.append(
-            Suggestion("check label", image, names[codes[place]], looks_like, share, "the other images say so")
-        )
+        image, label = classifier.support_names_[images[place]], names[codes[place]]
+        suggest("check label", image, label, probabilities[place], "the other images say so")
     return found
 
 
-def _checked(classifier: FewShotClassifier) -> str:
-    """Return the number of labelled images, and of those that could be checked, if it is another."""
+def _print_tables(found: Sequence[Suggestion], classifier: FewShotClassifier, n_images: int, console: Console) -> None:
     n_labelled, n_checked = len(classifier.support_labels_), len(classifier._ready().held_out.images)
-    return counted(n_labelled, "labelled image") + (f" ({n_checked:,} checked)" if n_checked < n_labelled else "")
-
-
-def _print_tables(found: Sequence[Suggestion], console: Console, *, n_images: int, labelled: str) -> None:
+    labelled = counted(n_labelled, "labelled image") + (f" ({n_checked:,} checked)" if n_checked < n_labelled else "")
     for kind, title, head in (
         ("label next", f"Label next, of {counted(n_images, 'image')}:", ("image", "why", "looks most like")),
         ("check label", f"Check these labels, of {labelled}:", ("image", "label", "looks like")),
     ):
-        some = [one for one in found if one.kind == kind]
-        if not some:
-            continue
-        rows = [(one.image, getattr(one, head[1]), f"{one.looks_like} ({100 * one.probability:.0f} %)") for one in some]
-        widths = [max(cell_len(printable(cell)) for cell in column) for column in zip(head, *rows, strict=True)]
-        console.print(title)
-        for row in (head, *rows):
-            console.print(f"  {'  '.join(map(padded, row, widths)).rstrip()}")
-        console.print()
+        rows = [
+            (one.image, getattr(one, head[1]), f"{one.looks_like} ({100 * one.probability:.0f} %)")
+            for one in found
+            if one.kind == kind
+        ]
+        if rows:
+            console.print("\n  ".join([title, *aligned([head, *rows])]), end="\n\n")
     if all(one.kind == "label next" for one in found):
         console.print(f"No label of {labelled} looks wrong.")

@@ -69,24 +69,16 @@ class Train:
     wandb: Annotated[str | None, tyro.conf.arg(metavar="PROJECT")] = None
     """Log to a Weights & Biases project as well."""
     auto: tyro.conf.Suppress[tuple[str, ...]] = ()  # the settings that may adapt to the data
-    for_episodes: tyro.conf.Suppress[tuple[str, ...]] = ()  # the given options that only episodes have
-    other_preset: tyro.conf.Suppress[str | None] = None  # the one that suits the prepared images better than `preset`
 
     def run(self, console: Console) -> None:
         """Train, and print the validation accuracies and the run's folder."""
-        if self.for_episodes and (kind := batch_kind(self.config)) != "episodes":
-            message = f"No effect of {' and '.join(self.for_episodes)}: {kind} batches have no episodes."
-            print_line(Console(stderr=True), message)
-        if self.other_preset is not None:
-            message = f"The prepared images are no larger than the input, so --preset is {self.other_preset}."
-            print_line(Console(stderr=True), f"{message} For the published settings: nearshot reproduce comparison.")
-        where: dict[str, Any] = {"folder": self.output, "data_dir": self.data_dir, "auto": self.auto}
-        where["allow_few_images"] = self.allow_few_images
+        where: dict[str, Any] = {"folder": self.output, "hardware": self.hardware}
+        where |= {name: getattr(self, name) for name in ("data_dir", "auto", "resume", "allow_few_images")}
         if self.dry_run:
-            _describe(RunPlan(self.config, self.hardware, resume=self.resume, launch=False, **where), console)
+            _describe(RunPlan(self.config, **where, launch=False), console)
             return
-        where |= {"checkpoint_seconds": self.checkpoint_seconds, "wandb": self.wandb, "overwrite": self.overwrite}
-        result = train(self.config, hardware=self.hardware, resume=self.resume, **where)
+        others = {name: getattr(self, name) for name in ("checkpoint_seconds", "wandb", "overwrite")}
+        result = train(self.config, **where, **others)
         if torch.distributed.is_available() and torch.distributed.is_initialized():
             torch.distributed.destroy_process_group()
         if result.rank:
@@ -129,38 +121,42 @@ def parse(arguments: list[str]) -> Train:
     except SystemExit:  # an option is wrong, of which the parser of all options will tell
         found = options()
     given = {name: value for name, value in asdict(found).items() if value is not None}
-    begun = RunFolder(given.get("output", "")) if found.resume and "output" in given else None
-    other_preset = None
+    begun = RunFolder(given["output"]) if found.resume and "output" in given else None
+    auto: tuple[str, ...] = ()
     if begun is not None and (begun.path / "config.json").is_file():
-        config, adapts = begun.read_config(), False
+        config = begun.read_config()
     elif begun is not None and not given.keys() - {"output", "data_dir", "resume"}:
         raise InputError(
             f"There is no run in {begun.path} to resume. Give the settings of a new one, such as --preset."
         )
     else:
-        if other_preset := _preset_for_images(given):
-            given["preset"] = other_preset
-        config, adapts = _default_config(given), "preset" not in given
-    default = Train(
-        config=config,
-        auto=tuple(name for name in TRAIN_SETTINGS if name not in given) if adapts else (),
-        for_episodes=tuple(f"--{name.replace('_', '-')}" for name in EPISODE_SETTINGS if name in given),
-        other_preset=other_preset,
-    )
-    return tyro.cli(Train, prog="nearshot train", args=arguments, default=default, description=description(Train))
+        if "preset" in given:
+            given["preset"] = _preset_for_images(given)
+        config = _default_config(given)
+        auto = () if "preset" in given else tuple(name for name in TRAIN_SETTINGS if name not in given)
+    default = Train(config=config, auto=auto)
+    command = tyro.cli(Train, prog="nearshot train", args=arguments, default=default, description=description(Train))
+    for_episodes = [f"--{name.replace('_', '-')}" for name in EPISODE_SETTINGS if name in given]
+    if for_episodes and (kind := batch_kind(command.config)) != "episodes":
+        message = f"No effect of {' and '.join(for_episodes)}: {kind} batches have no episodes."
+        print_line(Console(stderr=True), message)
+    return command
 
 
-def _preset_for_images(given: dict[str, Any]) -> str | None:
-    """Return the preset to use instead of the given one, where miniImageNet's images are too small for its crops."""
-    name = given.get("preset", "")
+def _preset_for_images(given: dict[str, Any]) -> str:
+    """Return the given preset; or, with a message, another where miniImageNet's images are too small for its crops."""
+    name: str = given["preset"]
     small = name.replace("mini-imagenet-", "mini-imagenet-84-")
     if small == name or small not in PRESETS:
-        return None
-    published = PRESETS[name]
-    dataset, input_size = (given.get(setting, getattr(published, setting)) for setting in ("dataset", "input_size"))
+        return name
+    dataset, input_size = (given.get(setting, getattr(PRESETS[name], setting)) for setting in ("dataset", "input_size"))
     manifests = prepared_manifests(dataset, given.get("data_dir"), side=given.get("side"))
     sides = {int(file.parent.parent.name) for file in manifests}
-    return small if len(sides) == 1 and max(sides) <= input_size else None
+    if len(sides) != 1 or max(sides) > input_size:
+        return name
+    message = f"The prepared images are no larger than the input, so --preset is {small}."
+    print_line(Console(stderr=True), f"{message} For the published settings: nearshot reproduce comparison.")
+    return small
 
 
 def _default_config(given: dict[str, Any]) -> TrainConfig:
@@ -186,21 +182,16 @@ def _describe(plan: RunPlan, console: Console) -> None:
         warm_up=plan.config.warm_up_epochs,
         validation_queries=plan.validation_queries,
     )
-    console.print(json.dumps(config.as_dict(), indent=2, ensure_ascii=False))
-    console.print(
-        f"{plan.method.title} on {config.dataset}: {len(store):,} images of {len(store.class_names):,} classes, "
-        f"{type(sampler).__name__}, {sampler.batch_size} images per batch"
-    )
+    lines = [json.dumps(config.as_dict(), indent=2, ensure_ascii=False)]
+    size = f"{len(store):,} images of {len(store.class_names):,} classes"
+    batches = f"{type(sampler).__name__}, {sampler.batch_size} images per batch"
+    lines.append(f"{plan.method.title} on {config.dataset}: {size}, {batches}")
     first_epoch = store.labels[sampler.epoch_indices()].view(-1, sampler.batch_size)
     if made_of := compositions(first_epoch, config, plan.method):
         unpaired, positives, negatives = (sum(numbers) / len(made_of) for numbers in zip(*made_of, strict=True))
-        console.print(f"pairs per batch: {positives:,.0f} positive, {negatives:,.0f} negative")
+        lines.append(f"pairs per batch: {positives:,.0f} positive, {negatives:,.0f} negative")
         if unpaired:
-            console.print(f"{unpaired:.1f} anchors per batch have no positive; with --batches episodes, all have one")
-    console.print(
-        f"{counted(config.epochs, 'epoch')} of {counted(len(sampler), 'step')}: {counted(plan.n_steps, 'step')}, "
-        f"{plan.n_steps * sampler.batch_size:,} images"
-    )
-    for message in plan.messages:
-        console.print(message)
-    console.print(f"The run would be in {plan.run.path}")
+            lines.append(f"{unpaired:.1f} anchors per batch have no positive; with --batches episodes, all have one")
+    steps = f"{counted(len(sampler), 'step')}: {counted(plan.n_steps, 'step')}"
+    lines.append(f"{counted(config.epochs, 'epoch')} of {steps}, {plan.n_steps * sampler.batch_size:,} images")
+    console.print("\n".join([*lines, *plan.messages, f"The run would be in {plan.run.path}"]))
