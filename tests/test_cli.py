@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -16,6 +17,7 @@ from nearshot.data import SOURCES, Store, prepare
 from nearshot.data.datasets.source import standard_splits
 
 ANIMALS = [f"animal {i}" for i in range(10)]
+Captured = pytest.CaptureFixture[str]
 
 
 def run(*arguments: str | Path) -> int:
@@ -43,7 +45,7 @@ def split_classes(dataset: str, data_dir: Path) -> dict[str, tuple[str, ...]]:
     return {folder.name: Store(folder).class_names for folder in folders}
 
 
-def test_prepare_and_list(zoo: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_prepare_and_list(zoo: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "500")
     assert run("data", "prepare", "zoo", "--from", zoo.parent / "pictures", "--data-dir", zoo, "--side", "32") == 0
     assert "zoo train: 24 images of 6 classes, 32×32" in capsys.readouterr().out
@@ -59,16 +61,14 @@ def test_prepare_and_list(zoo: Path, capsys: pytest.CaptureFixture[str], monkeyp
     assert "embeddings" not in shown
 
 
-def test_a_damaged_store_is_repaired_by_preparing_it_again(zoo: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_damaged_store_is_repaired_by_preparing_it_again(zoo: Path) -> None:
     (zoo / "zoo" / "32" / "train" / "labels.npy").unlink()
-    capsys.readouterr()
     assert run("data", "verify", "zoo", "--data-dir", zoo) == 1
-    assert "'zoo'" in capsys.readouterr().err
     assert run("data", "prepare", "zoo", "--from", zoo.parent / "pictures", "--side", "32", "--data-dir", zoo) == 0
     assert run("data", "verify", "zoo", "--data-dir", zoo) == 0
 
 
-def test_verify_counts_the_images_that_splits_share(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_verify_counts_the_images_that_splits_share(tmp_path: Path, capsys: Captured) -> None:
     members = class_folders(["ant", "bee", "cat", "dog", "elk", "fox"], 3, side=12)
     for twin, of in (("elk/4.png", "ant/0.png"), ("fox/4.png", "bee/1.png"), ("dog/4.png", "ant/2.png")):
         members[twin] = members[of]
@@ -91,7 +91,7 @@ def test_show_draws_a_contact_sheet(zoo: Path, tmp_path: Path) -> None:
         assert image.size == (2 * 34 + 2, 3 * 34 + 2)
 
 
-def test_unpacked_images_are_those_of_the_store(zoo: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_unpacked_images_are_those_of_the_store(zoo: Path, tmp_path: Path, capsys: Captured) -> None:
     command: list[str | Path] = ["data", "unpack", "zoo", "--data-dir", zoo, "--output", tmp_path / "out"]
     assert run(*command, "--classes", "2", "--images", "2", "--skip", "1") == 0
     assert "4 images of 2 classes" in capsys.readouterr().out
@@ -103,12 +103,10 @@ def test_unpacked_images_are_those_of_the_store(zoo: Path, tmp_path: Path, capsy
                 assert np.array_equal(np.asarray(image), store.images[members[number]])
     assert len(list((tmp_path / "out").rglob("*.png"))) == 4
     assert run(*command, "--classes", "70") == 1
-    error = capsys.readouterr().err
-    assert "6" in error
-    assert "70" in error
+    assert re.search("6.* 70", capsys.readouterr().err)
 
 
-def test_broken_images_can_be_skipped(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_broken_images_can_be_skipped(tmp_path: Path, capsys: Captured) -> None:
     """In an archive, which is a dataset by its path."""
     source = write_zip(tmp_path / "birds.zip", class_folders(ANIMALS, 4) | {"animal 3/bad.png": b"not a picture"})
     arguments: list[str | Path] = ["data", "prepare", source, "--data-dir", tmp_path / "d"]
@@ -120,30 +118,26 @@ def test_broken_images_can_be_skipped(tmp_path: Path, capsys: pytest.CaptureFixt
 
 
 @pytest.mark.parametrize(
-    ("arguments", "expected"),
+    ("typed", "expected"),
     [
-        (["verify", "zoo"], "'zoo'"),
-        (["prepare", "mini-imagenet"], "train.csv"),
-        (["prepare", "zoo"], "--from"),
-        (["prepare", "glyphs", "--from", "FOLDER"], "'glyphs'"),
-        (["prepare", "cifar-fs", "--from", "FOLDER/nowhere"], "nowhere"),
-        (["prepare", "FOLDER", "--from", "FOLDER"], "--from"),
-        (["prepare", "omniglot", "--seed", "1"], "--seed"),
-        (["prepare", "glyphs", "--rotations"], "--rotations"),
-        (["prepare", "cifar-fs", "--from", "FOLDER"], "100 classes"),
-        (["prepare", "glyphs", "--side", "0"], "side"),
-        (["prepare", "Embeddings", "--from", "FOLDER"], "'Embeddings'"),
-        (["prepare", "FOLDER/downloads"], "downloads"),
-        (["prepare", "FOLDER/glyphs"], "known dataset"),
+        ("verify zoo", "'zoo'"),
+        ("prepare mini-imagenet", "train.csv"),
+        ("prepare zoo", "--from"),
+        ("prepare glyphs --from FOLDER", "'glyphs'"),
+        ("prepare cifar-fs --from FOLDER/nowhere", "nowhere"),
+        ("prepare FOLDER --from FOLDER", "--from"),
+        ("prepare omniglot --seed 1", "--seed"),
+        ("prepare glyphs --rotations", "--rotations"),
+        ("prepare cifar-fs --from FOLDER", "100 classes"),
+        ("prepare glyphs --side 0", "side"),
+        ("prepare Embeddings --from FOLDER", "'Embeddings'"),
+        ("prepare FOLDER/downloads", "downloads"),
+        ("prepare FOLDER/glyphs", "known dataset"),
     ],
-    ids=" ".join,
 )
-def test_errors_are_one_sentence(
-    arguments: list[str], expected: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_errors_are_one_sentence(typed: str, expected: str, tmp_path: Path, capsys: Captured) -> None:
     (tmp_path / "glyphs").mkdir()
-    given = [argument.replace("FOLDER", str(tmp_path)) for argument in arguments]
-    assert run("data", *given, "--data-dir", tmp_path / "d") == 1
+    assert run("data", *typed.replace("FOLDER", str(tmp_path)).split(), "--data-dir", tmp_path / "d") == 1
     error = capsys.readouterr().err
     assert error.startswith("nearshot: ")
     assert expected in error
@@ -155,7 +149,7 @@ def test_the_installed_command() -> None:
 
 
 def test_a_folder_is_a_dataset_by_its_path(
-    photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    photos: Path, tmp_path: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("NEARSHOT_DATA", str(tmp_path / "d"))
@@ -169,7 +163,7 @@ def test_a_folder_is_a_dataset_by_its_path(
 
 
 def test_two_folders_of_one_name_are_not_mistaken_for_each_other(
-    photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    photos: Path, tmp_path: Path, capsys: Captured
 ) -> None:
     """Their images have the same names, too."""
     other = write_folder(tmp_path / "elsewhere" / "my-photos", class_folders(ANIMALS[::-1], 4))
@@ -185,7 +179,7 @@ def test_two_folders_of_one_name_are_not_mistaken_for_each_other(
     assert not np.array_equal(first.images, second.images)
 
 
-def test_classes_are_split_by_lists(photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_classes_are_split_by_lists(photos: Path, tmp_path: Path, capsys: Captured) -> None:
     known, new = tmp_path / "known.txt", tmp_path / "new.txt"
     known.write_text("animal 7\n\nanimal 2\n  animal 3\nanimal 2\n")
     new.write_text("animal 0\nanimal 9")
@@ -196,27 +190,26 @@ def test_classes_are_split_by_lists(photos: Path, tmp_path: Path, capsys: pytest
         "test": ("animal 0", "animal 9"),
     }
     assert len(Store.open("my-photos", "train", tmp_path / "d")) == 12  # a class that is listed twice is there once
-    cases: list[tuple[list[str | Path], str]] = [
-        ([*lists, "--fractions", "0.5", "0.3", "0.2"], "fractions"),
-        (["--train-classes", tmp_path / "none.txt"], "none.txt"),
-        (["--train-classes", known, "--val-classes", known], "more than one split"),
-        (["--train-classes", "/dev/null"], "/dev/null is empty"),
-    ]
-    for options, expected in cases:
-        assert run("data", "prepare", photos, "--data-dir", tmp_path / "d", *options) == 1
+    for wrong, expected in {
+        f"--train-classes {known} --fractions 0.5 0.3 0.2": "fractions",
+        "--fractions 0.5 0.2 0.4": "fractions",
+        "--fractions nan 0.2 0.4": "fractions",
+        f"--train-classes {tmp_path / 'none.txt'}": "none.txt",
+        f"--train-classes {known} --val-classes {known}": "more than one split",
+        "--train-classes /dev/null": "/dev/null is empty",
+    }.items():
+        assert run("data", "prepare", photos, "--data-dir", tmp_path / "d", *wrong.split()) == 1
         assert expected in capsys.readouterr().err
 
 
-def test_classes_are_split_by_fractions(photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    where: list[str | Path] = ["--data-dir", tmp_path / "d"]
-    assert run("data", "prepare", photos, *where, "--fractions", "0.5", "0.2", "0.3") == 0
-    first = split_classes("my-photos", tmp_path / "d")
-    assert {split: len(names) for split, names in first.items()} == {"train": 5, "val": 2, "test": 3}
-    assert run("data", "prepare", photos, *where, "--fractions", "0.5", "0.2", "0.3", "--seed", "1") == 0
-    assert split_classes("my-photos", tmp_path / "d") != first
-    for wrong in (["0.5", "0.2", "0.4"], ["nan", "0.2", "0.4"]):
-        assert run("data", "prepare", photos, *where, "--fractions", *wrong) == 1
-        assert "fractions" in capsys.readouterr().err
+def test_classes_are_split_by_fractions_and_a_seed(photos: Path, tmp_path: Path) -> None:
+    found = []
+    for seed in ("0", "1"):
+        options = ["--fractions", "0.5", "0.2", "0.3", "--seed", seed]
+        assert run("data", "prepare", photos, "--data-dir", tmp_path / "d", *options) == 0
+        found.append(split_classes("my-photos", tmp_path / "d"))
+        assert {split: len(names) for split, names in found[-1].items()} == {"train": 5, "val": 2, "test": 3}
+    assert found[0] != found[1]
 
 
 @pytest.mark.slow

@@ -28,23 +28,23 @@ QUICK = {
 SLOW = ("compare_losses.py", "own_loss.py")
 
 
-@pytest.mark.parametrize("with_onnx", [False, pytest.param(True, marks=pytest.mark.slow)])
-def test_every_line_of_the_tutorial(with_onnx: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("page", "with_onnx"),
+    [
+        ("tutorial", False),
+        pytest.param("tutorial", True, marks=pytest.mark.slow),
+        pytest.param("first-run", False, marks=pytest.mark.slow),
+    ],
+)
+def test_every_line_of_a_page(page: str, with_onnx: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Numbers may differ between machines in their last digits; labels, files and words may not."""
     monkeypatch.setenv("NEARSHOT_DATA", str(tmp_path / "data"))
     (tmp_path / "docs").symlink_to(TUTORIAL.parent)
-    for step in steps(TUTORIAL.read_text(encoding="utf-8")):
+    lines = list(steps((TUTORIAL.parent / f"{page}.md").read_text(encoding="utf-8")))
+    assert len(lines) >= 5
+    for step in lines:
         if "onnx" in step.code and not (with_onnx and importlib.util.find_spec("onnxruntime")):
             continue
-        assert _without_numbers(printed(step, tmp_path)) == _without_numbers(step.expected), step.code
-
-
-@pytest.mark.slow
-def test_every_line_of_the_first_run(tmp_path: Path, glyphs_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("NEARSHOT_DATA", str(glyphs_dir))
-    lines = list(steps((TUTORIAL.parent / "first-run.md").read_text(encoding="utf-8")))
-    assert len(lines) == 5
-    for step in lines:
         assert _without_numbers(printed(step, tmp_path)) == _without_numbers(step.expected), step.code
 
 
@@ -114,14 +114,12 @@ def _without_numbers(text: str) -> str:
 
 @pytest.mark.parametrize(
     "example",
-    [
-        pytest.param(path.name, marks=[pytest.mark.slow] if path.name in SLOW else [])
-        for path in sorted(EXAMPLES.glob("*.py"))
-    ],
+    ["classify_my_photos.py", *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW)],
 )
 def test_example(
     example: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    assert {path.name for path in EXAMPLES.glob("*.py")} == QUICK.keys()
     arguments, expected = QUICK[example]
     if example not in SLOW:
         prepare_few_glyphs(tmp_path / "data", n_letters=500, n_images=7)
