@@ -1,4 +1,4 @@
-"""The structure of the code: the direction of imports, the public names, and the sizes of functions."""
+"""The structure of the code: the direction of imports, and the public names."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import importlib
 import re
 import subprocess
 import sys
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -45,7 +45,6 @@ MAY_IMPORT: dict[str, set[str]] = {
     "__init__": BASIC | {"models", "estimator"},
 }
 
-MOST_PARAMETERS = 8
 NOUNS = {"embedding", "logging"}
 
 
@@ -93,10 +92,8 @@ def test_the_kernels_have_one_entry() -> None:
 
 def repeated(names: Iterable[tuple[str, str]]) -> set[str]:
     """Return the names that occur in more than one place; given are pairs of a name and its place."""
-    places = defaultdict(set)
-    for name, place in names:
-        places[name].add(place)
-    return {name for name, found in places.items() if len(found) > 1}
+    counts = Counter(name for name, _ in set(names))
+    return {name for name, count in counts.items() if count > 1}
 
 
 def is_named_after_a_command(path: Path) -> bool:
@@ -119,27 +116,6 @@ def test_no_two_public_functions_or_classes_have_one_name() -> None:
         if isinstance(node, ast.FunctionDef | ast.ClassDef) and not node.name.startswith("_") and node.name != "main"
     )
     assert not repeated(found)
-
-
-def n_parameters(function: ast.FunctionDef) -> int:
-    given = function.args
-    names = [one.arg for one in given.posonlyargs + given.args + given.kwonlyargs]
-    return len(names) + bool(given.vararg) + bool(given.kwarg) - (names[:1] in (["self"], ["cls"]))
-
-
-def test_no_function_has_more_than_eight_parameters() -> None:
-    """But for Triton's kernels, autograd's methods and the constructor that scikit-learn asks for."""
-    wrong = set()
-    for path in FILES:
-        for node in ast.walk(ast.parse(path.read_text())):
-            if not isinstance(node, ast.FunctionDef) or n_parameters(node) <= MOST_PARAMETERS:
-                continue
-            is_kernel = any("triton.jit" in ast.unparse(one) for one in node.decorator_list)
-            is_autograd = node.name in ("forward", "backward") and node.args.args[0].arg == "ctx"
-            is_estimator = path == SOURCE / "estimator" / "classifier.py" and node.name == "__init__"
-            if not (is_kernel or is_autograd or is_estimator):
-                wrong.add(f"{path.stem}.{node.name}")
-    assert not wrong
 
 
 # A name here is a promise: removing or adding one is a decision for the CHANGELOG.

@@ -15,7 +15,6 @@ from rich.table import Table
 from nearshot.cli._options import option
 from nearshot.devices import Precision
 from nearshot.evaluation.classifiers import CLASSIFIERS
-from nearshot.models.weights import PUBLISHED, nothing_trained
 from nearshot.runs.evaluate import Evaluation, Request, evaluate_run, evaluate_weights
 from nearshot.text import counted, print_message
 
@@ -85,15 +84,12 @@ class Evaluate:
 
     def run(self, console: Console) -> None:
         """Measure, and print a table or JSON."""
-        adjustable = {"n_way": "n_way", "shots": "n_shot", "n_query": "n_query", "least_images": "least_images"}
-        asked: dict[str, Any] = {name: getattr(self, own) for name, own in adjustable.items()}
+        asked: dict[str, Any] = {name: getattr(self, name) for name in ("n_way", "n_query", "least_images")}
+        asked["shots"] = self.n_shot
         given = {name: value for name, value in asked.items() if value is not None}
         same = ("dataset", "split", "layers", "n_views", "power", "input_size", "n_episodes", "seed", "side")
         others = {name: getattr(self, name) for name in same}
         request = Request(classifiers=self.classifier, by_class=self.by_class, **given, **others)
-        name = str(self.path)
-        if not self.path.exists() and name not in PUBLISHED and not name.startswith("timm:"):
-            raise nothing_trained(self.path, "run or weights file")
         measure = partial(evaluate_run, unfinished=True) if self.path.is_dir() else evaluate_weights
         where: dict[str, Any] = {"data_dir": self.data_dir, "device": self.device, "precision": self.precision}
         found = measure(self.path, request, **where, fit=asked.keys() - given.keys(), tell=print_message)
