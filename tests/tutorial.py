@@ -42,16 +42,13 @@ def steps(text: str) -> Iterator[Step]:
 
 def printed(step: Step, folder: Path) -> str:
     """Run a step in a folder and return what it prints; a command that fails is an error."""
-    output = io.StringIO()
-    if step.kind == "python":
-        with chdir(folder), redirect_stdout(output):
-            exec(compile(step.code, str(TUTORIAL), "exec"), {"__name__": "__main__"})  # noqa: S102
-        return output.getvalue()
-    if step.code.startswith("nearshot ") and not set("|<>$*") & set(step.code):  # without starting Python once more
-        with chdir(folder), redirect_stdout(output):
-            status = main(shlex.split(step.code)[1:])
-        if status:
-            raise RuntimeError(f"{step.code}: status {status}")
+    is_command = step.code.startswith("nearshot ") and not set("|<>$*") & set(step.code)
+    if step.kind == "python" or is_command:  # without starting Python once more
+        with chdir(folder), redirect_stdout(io.StringIO()) as output:
+            if not is_command:
+                exec(compile(step.code, str(TUTORIAL), "exec"), {"__name__": "__main__"})  # noqa: S102
+            elif status := main(shlex.split(step.code)[1:]):
+                raise RuntimeError(f"{step.code}: status {status}")
         return output.getvalue()
     # The command of this interpreter, wherever it is installed.
     program = f'nearshot() {{ "{sys.executable}" -W error -m nearshot "$@"; }}\nset -e\n{step.code}'
@@ -64,13 +61,8 @@ def printed(step: Step, folder: Path) -> str:
 def with_output(text: str, folder: Path) -> str:
     """Return the tutorial with what its lines print now."""
     for step in steps(text):
-        now = printed(step, folder)
-        if step.kind == "python":
-            text = text.replace(
-                f"{step.code}```\n\n```text\n{step.expected}```", f"{step.code}```\n\n```text\n{now}```"
-            )
-        else:
-            text = text.replace(f"$ {step.code}\n{step.expected}", f"$ {step.code}\n{now}", 1)
+        above = f"{step.code}```\n\n```text\n" if step.kind == "python" else f"$ {step.code}\n"
+        text = text.replace(above + step.expected, above + printed(step, folder), 1)
     return text
 
 
