@@ -64,7 +64,7 @@ class Predict:
     """A table, or CSV or JSON with more columns: the most probable class, all probabilities (JSON), novelty."""
     nearest: int = 1
     """How many of the nearest labelled images to name in JSON."""
-    copy_to: Annotated[Path | None, option("copy nothing", "DIR")] = None
+    copy_to: Annotated[str | None, option("copy nothing", "DIR")] = None
     """Copy every image into DIR/LABEL, and rejected ones into a folder of their own. No file is overwritten: another
     image of the same name becomes "name (2)", and one that is there already is not copied again."""
     score: tyro.conf.FlagCreatePairsOff[bool] = False
@@ -110,7 +110,7 @@ class Predict:
             report = Console(stderr=True, markup=False, highlight=False) if self.format != "table" else console
             for line in score_lines(labels, truths, classes):
                 print_line(report, printable(line))
-        done = Copies() if self.copy_to is None else copy_into_classes(labels.items(), self.copy_to)
+        done = Copies() if self.copy_to is None else copy_into_classes(labels.items(), Path(self.copy_to))
         if self.copy_to is not None:
             same = f"; {done.n_same:,} were there already" if done.n_same else ""
             print_message(f"{counted(done.n_new, 'image')} copied to {self.copy_to}{same}.")
@@ -122,9 +122,11 @@ class Predict:
             raise SystemExit(SOME_UNREADABLE)
 
 
-def check_apart(copy_to: Path, support: Path) -> None:
-    """Raise an error if copies would mix with labelled images."""
-    copies, labelled = copy_to.resolve(), support.resolve()
+def check_apart(copy_to: str, support: Path) -> None:
+    """Raise an error if the folder for copies has no name, or if copies would mix with labelled images."""
+    if not copy_to:  # as of a shell's variable that is not set
+        raise InputError("copy_to must be the name of a folder (got an empty text). For this folder, use --copy-to .")
+    copies, labelled = Path(copy_to).resolve(), support.resolve()
     if labelled.is_dir() and (copies.is_relative_to(labelled) or labelled.is_relative_to(copies)):
         raise InputError(
             f"copy_to must be apart from the labelled images in {support}, or predictions would count as labels (got "
