@@ -6,7 +6,6 @@ import time
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -120,8 +119,9 @@ def reproduce(
         jobs = chosen_jobs(jobs_of(recipes, options.dataset, scale, seeds), options.only)
         plan = plan_of(jobs, results, runs, train_again=options.train_again)
         if executor is None:
-            kind = RayCluster if options.on == "ray" else partial(LocalMachine, small=scale.is_small)
-            executor = kind(results, runs, options.data_dir, gpus_per_run=options.gpus_per_run)
+            kind = RayCluster if options.on == "ray" else LocalMachine
+            shares: dict[str, Any] = {"gpus_per_run": options.gpus_per_run, "small": scale.is_small}
+            executor = kind(results, runs, options.data_dir, **shares)
         summary = results.folder / scale.name / "last-run.json"
         outcome = _run(plan, executor, console or Console(stderr=True), summary, options.minutes)
     found = Found(results, scale, tuple(seeds), EpisodeShape(*options.episode) if options.episode else None)
