@@ -6,6 +6,7 @@ import time
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -32,8 +33,6 @@ from nearshot.io import write_json
 from nearshot.text import counted, format_list, print_line
 from nearshot.training import RunFolder, TrainConfig
 from nearshot.training.run_folder import describe_environment
-
-__all__ = ["Reproduction", "ReproductionOptions", "chosen_recipes", "collect", "reproduce"]
 
 Folder = Annotated[Path, tyro.conf.arg(metavar="DIR")]
 
@@ -148,9 +147,9 @@ def chosen_recipes(names: Sequence[str], dataset: str | None = None, scale: Scal
     recipes = [look_up(RECIPES, name, "recipe") for name in names] or list(RECIPES.values())
     if dataset is None:
         return recipes
-    everything = tuple(one for recipe in recipes for one in recipe.datasets)
-    for known in [recipe.datasets for recipe in recipes] if names else [everything]:
-        look_up(dict.fromkeys((*known, ALL)), dataset, "dataset of the paper")
+    known = [recipe.datasets for recipe in recipes]
+    for datasets in known if names else [tuple(chain(*known))]:
+        look_up(dict.fromkeys((*datasets, ALL)), dataset, "dataset of the paper")
     return [recipe for recipe in recipes if dataset in (ALL, *recipe.datasets)]
 
 
