@@ -34,6 +34,8 @@ from nearshot.text import counted, format_list, print_line
 from nearshot.training import RunFolder, TrainConfig
 from nearshot.training.run_folder import describe_environment
 
+__all__ = ["Reproduction", "ReproductionOptions", "chosen_recipes", "collect", "reproduce"]
+
 Folder = Annotated[Path, tyro.conf.arg(metavar="DIR")]
 
 

@@ -21,6 +21,8 @@ from nearshot.runs.evaluate import Evaluation
 from nearshot.training import RunFolder, TrainConfig
 from nearshot.training.config import dataset_name
 
+__all__ = ["LeftOutWarning", "Measurement", "Results", "RunResult"]
+
 FORMAT, VERSION = "nearshot-result", 1
 DAMAGED = (AttributeError, LookupError, OSError, TypeError, ValueError)  # reading a damaged file may raise these
 

@@ -21,6 +21,8 @@ from nearshot.experiments.jobs import Job, rough_duration
 from nearshot.text import print_line
 from nearshot.training.signals import handling
 
+__all__ = ["Failure", "Outcome", "run_jobs"]
+
 SECONDS_BETWEEN_TABLES = 0.5
 MOST_AT_ONCE = 1000  # jobs, each awaited by a thread
 

@@ -11,6 +11,8 @@ from nearshot.data.augment import Augmentation
 from nearshot.errors import InputError
 from nearshot.training import TrainConfig
 
+__all__ = ["ADAPTED_EPISODES", "OWN", "PAPER", "PAPER_SIZE", "QUICK", "Scale", "scale_named", "smaller"]
+
 ADAPTED_EPISODES = 600  # adapting takes as long as hundreds of plain episodes
 PAPER_SIZE = 84
 OWN = "own"  # the folder of runs of no scale, which are in no table of the paper
