@@ -210,9 +210,6 @@ def test_the_list_names_the_runs_that_a_pattern_chooses(tmp_path: Path, listed: 
     assert list(entries) == [*second, jobs[0].name, "Together"]
     assert list(entries.values())[:-1] == ["to train"] * len(second) + ["done"]
     assert entries["Together"].startswith(f"1 of {len(second) + 1} runs done; left")
-
-
-def test_the_list_shows_what_is_trained_again_or_skipped(tmp_path: Path, listed: Callable[..., str]) -> None:
     make_up(tmp_path, ["comparison"], PAPER, dataset="cifar-fs")
     asked = ("adaptation-steps", "--dataset", "cifar-fs", "--seeds", "1", "--only", "*")
     assert "cifar-fs-nca: to train again" in listed(*asked)

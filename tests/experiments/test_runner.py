@@ -169,12 +169,9 @@ def test_small_jobs_share_gpus(
     executor = LocalMachine(Results(tmp_path), tmp_path, gpus_per_run=part)
     assert executor.n_at_once == len(gpus)
     assert [one["CUDA_VISIBLE_DEVICES"] for one in executor.environments] == list(gpus)
-
-
-@pytest.mark.parametrize("part", [-0.5, 1.5])
-def test_a_share_of_a_gpu_is_checked(part: float, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=f"gpus_per_run.*{part:g}"):
-        LocalMachine(Results(tmp_path), tmp_path, gpus_per_run=part)
+    for wrong in (-0.5, 1.5):
+        with pytest.raises(InputError, match=f"gpus_per_run.*{wrong:g}"):
+            LocalMachine(Results(tmp_path), tmp_path, gpus_per_run=wrong)
 
 
 def test_a_node_brings_back_a_result_or_an_error_and_the_end_of_the_log(

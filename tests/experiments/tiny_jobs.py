@@ -6,7 +6,7 @@ python tiny_jobs.py RESULTS RUNS DATA EPOCHS SEED…
 from __future__ import annotations
 
 import sys
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rich.console import Console
@@ -27,22 +27,23 @@ def tiny_job(seed: int = 0, *, epochs: int = 2) -> Job:
     return Job(config, "tiny", wanted, ("test",))
 
 
+@dataclass(eq=False)
 class ThisProcess(Executor):
     """Runs one job after the other in this process."""
 
-    accelerator = "cpu"
+    gpus_per_run: float = 0.0
 
     def run(self, job: Job) -> str | None:
         return attempt(self.task_of(job), self.results.put)
 
 
-def done_in(folder: Path, job: Job, data_dir: Path, n_sharing: int = 1) -> RunResult:
+def done_in(folder: Path, job: Job, data_dir: Path) -> RunResult:
     """Do a job in a run folder on the CPU, and return its result."""
-    return do(JobTask(job, folder, data_dir, "cpu", n_sharing))
+    return do(JobTask(job, folder, data_dir, "cpu", 1, sys.argv))
 
 
 if __name__ == "__main__":
     results, runs, data, epochs, *seeds = sys.argv[1:]
     jobs = [tiny_job(int(seed), epochs=int(epochs)) for seed in seeds]
-    executor = ThisProcess(Results(results), runs, data)
+    executor = ThisProcess(Results(results), Path(runs), Path(data))
     sys.exit(len(jobs) - len(run_jobs(jobs, executor, console=Console(file=sys.stdout)).done))

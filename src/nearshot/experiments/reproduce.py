@@ -6,7 +6,7 @@ import time
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -120,8 +120,9 @@ def reproduce(
         jobs = chosen_jobs(jobs_of(recipes, options.dataset, scale, seeds), options.only)
         plan = plan_of(jobs, results, runs, train_again=options.train_again)
         if executor is None:
-            kind = RayCluster if options.on == "ray" else partial(LocalMachine, small=scale.is_small)
-            executor = kind(results, runs, options.data_dir, gpus_per_run=options.gpus_per_run)
+            kind = RayCluster if options.on == "ray" else LocalMachine
+            shares: dict[str, Any] = {"gpus_per_run": options.gpus_per_run, "small": scale.is_small}
+            executor = kind(results, runs, options.data_dir, **shares)
         summary = results.folder / scale.name / "last-run.json"
         outcome = _run(plan, executor, console or Console(stderr=True), summary, options.minutes)
     found = Found(results, scale, tuple(seeds), EpisodeShape(*options.episode) if options.episode else None)
@@ -148,9 +149,9 @@ def chosen_recipes(names: Sequence[str], dataset: str | None = None, scale: Scal
     recipes = [look_up(RECIPES, name, "recipe") for name in names] or list(RECIPES.values())
     if dataset is None:
         return recipes
-    everything = tuple(one for recipe in recipes for one in recipe.datasets)
-    for known in [recipe.datasets for recipe in recipes] if names else [everything]:
-        look_up(dict.fromkeys((*known, ALL)), dataset, "dataset of the paper")
+    known = [recipe.datasets for recipe in recipes]
+    for datasets in known if names else [tuple(chain(*known))]:
+        look_up(dict.fromkeys((*datasets, ALL)), dataset, "dataset of the paper")
     return [recipe for recipe in recipes if dataset in (ALL, *recipe.datasets)]
 
 

@@ -81,6 +81,7 @@ class RunResult:
         by_class: accuracies by class in per cent, {"val 5-shot centroid": {class: accuracy}}; older results have none.
         seconds: the duration of training.
         job_seconds: the duration of training and measuring, with start-up; None if the run was resumed.
+        n_sharing: how many runs shared the GPU; in older results the option of the command tells.
     """
 
     def __init__(self, content: dict[str, Any]) -> None:
@@ -98,15 +99,9 @@ class RunResult:
         self.job_seconds: float | None = content.get("job_seconds")
         if content.get("training_seconds") is not None:  # as earlier versions wrote it
             self.job_seconds = content["training_seconds"] + (content.get("measuring_seconds") or 0.0)
-
-    @property
-    def n_sharing(self) -> int:
-        """How many runs shared the GPU; in older results the option of the command tells."""
-        if "n_sharing" in self.content:
-            return int(self.content["n_sharing"])
-        command = " ".join(map(str, self.content["environment"].get("command") or []))
-        found = re.search(r"--gpus-per-run[ =]([\d.]+)", command)
-        return runs_per_gpu(float(found[1])) if found else 1
+        command = " ".join(map(str, content["environment"].get("command") or ()))
+        share = re.search(r"--gpus-per-run[ =]([\d.]+)", command)
+        self.n_sharing: int = content.get("n_sharing") or runs_per_gpu(float(share[1]) if share else 1)
 
     def has(self, wanted: Measurement) -> bool:
         """Return whether something was measured."""
@@ -122,14 +117,12 @@ class RunResult:
 
     def merged_with(self, before: RunResult) -> dict[str, Any]:
         """Return the content with earlier measurements of the same run."""
-        known = before.content["accuracies"]
-        # Validation may run in another precision, so it never replaces a measurement.
-        new = {
-            name: one
-            for name, one in self.content["accuracies"].items()
-            if one.get("measured") or not known.get(name, {}).get("measured")
-        }
-        merged = self.content | {"accuracies": known | new, "by_class": before.by_class | self.by_class}
+        accuracies = dict(before.content["accuracies"])
+        for name, new in self.content["accuracies"].items():
+            # Validation may run in another precision, so it never replaces a measurement.
+            if new.get("measured") or not accuracies.get(name, {}).get("measured"):
+                accuracies[name] = new
+        merged = self.content | {"accuracies": accuracies, "by_class": before.by_class | self.by_class}
         if self.job_seconds is None:
             merged |= {"job_seconds": before.job_seconds, "n_sharing": before.n_sharing}
         return merged

@@ -9,14 +9,14 @@ import time
 import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 
 from nearshot.errors import NearshotError
 from nearshot.experiments.identity import run_id, validation_id
 from nearshot.experiments.jobs import Job, has_weights
 from nearshot.experiments.measurement import measure, measure_classes
-from nearshot.experiments.results import Results, RunResult, result_of
+from nearshot.experiments.results import Results, RunResult, result_of, runs_per_gpu
 from nearshot.experiments.scales import scale_named
 from nearshot.io import FileLock
 from nearshot.runs.network import TrainedRun
@@ -34,33 +34,34 @@ SECONDS_TO_SAVE = 60.0
 
 @dataclass(frozen=True)
 class JobTask:
-    """What a process needs to do a job.
-
-    Attributes:
-        accelerator: as in `Hardware`; `n_sharing` jobs share a GPU.
-        command: the command that asked for the job, which its result records.
-    """
+    """What a process needs to do a job. `n_sharing` jobs share a GPU; the result records the command."""
 
     job: Job
     run_folder: Path
-    data_dir: Path | None = None
-    accelerator: str = "auto"
-    n_sharing: int = 1
-    command: tuple[str, ...] = ()
+    data_dir: Path | None
+    accelerator: str
+    n_sharing: int
+    command: list[str]
 
 
+@dataclass(eq=False)
 class Executor(ABC):
     """Runs jobs, each in the folder of its identity, and puts their results into a folder.
 
-    `n_sharing` jobs share a GPU; `accelerator` is as in `Hardware`.
+    A job takes `gpus_per_run` of a GPU, or trains on the CPU if that is 0. If jobs are `small`, one core is enough.
     """
 
-    n_at_once: int = 1
-    n_sharing: int = 1
-    accelerator: str = "auto"
+    results: Results
+    runs: Path
+    data_dir: str | Path | None = None
+    _: KW_ONLY
+    gpus_per_run: float = 1.0
+    small: bool = False
 
-    def __init__(self, results: Results, runs: str | Path, data_dir: str | Path | None = None) -> None:
-        self.results, self.runs, self.data_dir = results, Path(runs), data_dir
+    n_at_once = 1
+
+    def __post_init__(self) -> None:
+        self.accelerator, self.n_sharing = "cuda" if self.gpus_per_run else "cpu", runs_per_gpu(self.gpus_per_run)
 
     def prepare(self, jobs: Iterable[Job]) -> None:  # noqa: B027
         """Get ready for jobs before any is started; by default there is nothing to do."""
@@ -79,8 +80,7 @@ class Executor(ABC):
     def task_of(self, job: Job) -> JobTask:
         """Return what another process needs to do a job, with absolute paths."""
         data_dir = None if self.data_dir is None else Path(self.data_dir).absolute()
-        run_folder = (self.runs / job.id).absolute()
-        return JobTask(job, run_folder, data_dir, self.accelerator, self.n_sharing, tuple(sys.argv))
+        return JobTask(job, (self.runs / job.id).absolute(), data_dir, self.accelerator, self.n_sharing, sys.argv)
 
 
 def attempt(task: JobTask, keep: Callable[[RunResult], None]) -> str | None:
@@ -88,7 +88,7 @@ def attempt(task: JobTask, keep: Callable[[RunResult], None]) -> str | None:
 
     The message is `STOPPED` for a job that was stopped and saved, and `LOCKED` if another process holds its lock.
     """
-    sys.argv = list(task.command)  # for the result; this process has another command
+    sys.argv = task.command  # for the result; this process has another command
     task.run_folder.mkdir(parents=True, exist_ok=True)
     lock = FileLock(task.run_folder / LOCK)
     if not lock.acquire():

@@ -5,12 +5,10 @@ from __future__ import annotations
 import json
 import os
 import pickle
-import queue
 import subprocess
 import sys
 import time
 from collections.abc import Iterable
-from pathlib import Path
 
 import torch
 
@@ -18,7 +16,7 @@ from nearshot.data import open_or_prepare
 from nearshot.data.loader import available_memory
 from nearshot.experiments.executors.base import SECONDS_TO_SAVE, Executor, attempt
 from nearshot.experiments.jobs import Job
-from nearshot.experiments.results import Results, runs_per_gpu
+from nearshot.experiments.results import Results
 
 MEMORY_PER_JOB = 2e9  # bytes; a small job takes about 1 GB
 # glibc would return memory to the system between steps, which costs a small run a quarter of its time.
@@ -30,39 +28,24 @@ class LocalMachine(Executor):
 
     Each GPU has one job at a time, or several that share it. On a CPU, jobs run one after the other on all cores; small
     ones run in parallel, one core each.
-
-    A job takes `gpus_per_run` of a GPU, or trains on the CPU if that is 0. If it is `small`, one core is enough.
     """
 
-    def __init__(
-        self,
-        results: Results,
-        runs: str | Path,
-        data_dir: str | Path | None = None,
-        *,
-        small: bool = False,
-        gpus_per_run: float = 1.0,
-    ) -> None:
-        super().__init__(results, runs, data_dir)
-        n_sharing = runs_per_gpu(gpus_per_run)
+    def __post_init__(self) -> None:
+        super().__post_init__()
         numbers = [str(number) for number in range(torch.cuda.device_count())]
         gpus = os.environ.get("CUDA_VISIBLE_DEVICES", ",".join(numbers)).split(",")[: len(numbers)]
-        if gpus and gpus_per_run:
-            self.accelerator, self.n_sharing = "cuda", n_sharing
-            self.environments = [os.environ | {"CUDA_VISIBLE_DEVICES": gpu} for _ in range(n_sharing) for gpu in gpus]
+        if gpus and self.gpus_per_run:
+            self.environments = [os.environ | {"CUDA_VISIBLE_DEVICES": gpu} for gpu in gpus * self.n_sharing]
         else:
-            self.accelerator = "cpu"
+            self.accelerator, self.n_sharing = "cpu", 1
             environment, n_workers = os.environ | {"CUDA_VISIBLE_DEVICES": ""}, 1
-            if small:
+            if self.small:
                 threads_per_job = torch.get_num_threads() if "OMP_NUM_THREADS" in os.environ else 1
                 n_workers = max(1, min(n_cores() // threads_per_job, int(available_memory() // MEMORY_PER_JOB)))
                 threads = {"OMP_NUM_THREADS": str(n_cores() // n_workers)}
                 environment = threads | KEEP_MEMORY | environment  # the user's settings win
             self.environments = [environment] * n_workers
-        self.n_at_once = len(self.environments)
-        self._free = queue.SimpleQueue[dict[str, str]]()
-        for environment in self.environments:
-            self._free.put(environment)
+        self.n_at_once = len(self.environments)  # those of running jobs are taken from the list
         self._processes: set[subprocess.Popen[bytes]] = set()
         self._is_stopping = False
 
@@ -73,7 +56,7 @@ class LocalMachine(Executor):
 
     def run(self, job: Job) -> str | None:
         """Do a job in a process of its own, on a free GPU or core."""
-        environment, log = self._free.get(), self.log_of(job)
+        environment, log = self.environments.pop(0), self.log_of(job)
         log.parent.mkdir(parents=True, exist_ok=True)
         with log.open("ab") as file:
             process = subprocess.Popen(  # noqa: S603
@@ -89,10 +72,9 @@ class LocalMachine(Executor):
             process.terminate()
         answer, _ = process.communicate(pickle.dumps((self.task_of(job), self.results.folder.absolute())))
         self._processes.remove(process)
-        self._free.put(environment)
+        self.environments.append(environment)
         if answer:
-            problem: str | None = json.loads(answer)
-            return problem
+            return json.loads(answer)  # type: ignore[no-any-return]
         status = process.returncode
         return f"ended by signal {-status}" if status < 0 else f"ended with status {status}"
 

@@ -8,13 +8,12 @@ the machine that asked needs the folder of results.
 from __future__ import annotations
 
 from contextlib import redirect_stderr, redirect_stdout
-from pathlib import Path
 from typing import Any
 
 from nearshot.errors import MissingExtraError, NearshotError
 from nearshot.experiments.executors.base import LOCKED, LOG, SECONDS_TO_SAVE, STOPPED, Executor, JobTask, attempt
 from nearshot.experiments.jobs import Job
-from nearshot.experiments.results import Results, RunResult, runs_per_gpu
+from nearshot.experiments.results import RunResult
 
 RETRIES = 10  # of a job whose worker is lost; not for ever, since it may be the job that brings its worker down
 LETTERS_OF_LOG = 10_000
@@ -23,22 +22,18 @@ LETTERS_OF_LOG = 10_000
 class RayCluster(Executor):
     """The Ray cluster of this machine or of RAY_ADDRESS. No cluster is started.
 
-    The arguments are those of `LocalMachine`. The folder of run folders has the same path on all nodes, and so has that
-    of prepared datasets, if it is given. This process writes the results.
+    The folder of run folders has the same path on all nodes, and so has that of prepared datasets, if it is given. This
+    process writes the results.
     """
 
-    def __init__(
-        self, results: Results, runs: str | Path, data_dir: str | Path | None = None, *, gpus_per_run: float = 1.0
-    ) -> None:
-        super().__init__(results, runs, data_dir)
-        self.gpus_per_run = gpus_per_run
-        self.n_sharing, self.accelerator = runs_per_gpu(gpus_per_run), "cuda" if gpus_per_run else "cpu"
+    def __post_init__(self) -> None:
+        super().__post_init__()
         self.ray = connected_ray()
         if not self._room():
-            wanted = f"a CPU and {gpus_per_run:g} GPU" if gpus_per_run else "a CPU"
+            wanted = f"a CPU and {self.gpus_per_run:g} GPU" if self.gpus_per_run else "a CPU"
             raise NearshotError(f"No node of the Ray cluster has {wanted} to give; --gpus-per-run 0 trains on CPUs.")
         # One process per job, so that no GPU memory stays allocated.
-        options = {"num_cpus": 1, "num_gpus": gpus_per_run, "max_retries": RETRIES, "max_calls": 1}
+        options = {"num_cpus": 1, "num_gpus": self.gpus_per_run, "max_retries": RETRIES, "max_calls": 1}
         self.task = self.ray.remote(**options)(do_on_node)
         self.running: dict[str, Any] = {}
         self.stopping = False
