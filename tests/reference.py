@@ -66,8 +66,9 @@ def matching(
     """L_MNs of Section 2.2."""
     total = query.new_zeros(())
     for q, label in zip(query, query_labels, strict=True):
-        numerator = sum(similarity(q, s) for s, own in zip(support, support_labels, strict=True) if own == label)
-        denominator = sum(similarity(q, s) for s in support)
+        own = [s for s, support_label in zip(support, support_labels, strict=True) if support_label == label]
+        numerator = sum((similarity(q, s) for s in own), query.new_zeros(()))
+        denominator = sum((similarity(q, s) for s in support), query.new_zeros(()))
         total = total + torch.log(numerator / denominator)
     return -total / len(query)
 

@@ -51,10 +51,7 @@ LOSSES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "query": lambda z, y: matching_loss(embeddings(), LABELS, z, y),
 }
 BOTH_WAYS = pytest.mark.usefixtures("in_blocks")
-
-
-def every_loss(test: Callable[..., None]) -> Callable[..., None]:
-    return BOTH_WAYS(pytest.mark.parametrize("loss", LOSSES.values(), ids=LOSSES)(test))
+every_loss = pytest.mark.parametrize("loss", LOSSES.values(), ids=LOSSES)
 
 
 def embeddings(scale: float = 1.0, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -71,6 +68,7 @@ def finite_gradient(loss: Callable[[Tensor, Tensor], Tensor], z: Tensor, y: Tens
     return value.detach()
 
 
+@BOTH_WAYS
 @every_loss
 @pytest.mark.parametrize("scale", [0.0, 1e-20, 1.0, 30.0, 1000.0], ids=lambda s: f"scale {s:g}")
 def test_value_and_gradient_are_finite_at_any_distance(loss: Callable[[Tensor, Tensor], Tensor], scale: float) -> None:
@@ -78,6 +76,7 @@ def test_value_and_gradient_are_finite_at_any_distance(loss: Callable[[Tensor, T
     finite_gradient(loss, embeddings(scale), LABELS)
 
 
+@BOTH_WAYS
 @every_loss
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_half_precision_is_computed_in_float32(loss: Callable[[Tensor, Tensor], Tensor], dtype: torch.dtype) -> None:
@@ -87,6 +86,7 @@ def test_half_precision_is_computed_in_float32(loss: Callable[[Tensor, Tensor], 
     torch.testing.assert_close(value, loss(z.float(), LABELS))
 
 
+@BOTH_WAYS
 @every_loss
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_autocast_does_not_touch_the_distances(loss: Callable[[Tensor, Tensor], Tensor], dtype: torch.dtype) -> None:
@@ -129,6 +129,7 @@ def test_batches_without_negatives_or_without_positives_cost_nothing(labels: Ten
     assert value.item() == pytest.approx(0, abs=1e-9)
 
 
+@BOTH_WAYS
 @every_loss
 @pytest.mark.parametrize(
     ("z", "y", "message"),
