@@ -66,12 +66,9 @@ def matching(
     """L_MNs of Section 2.2."""
     total = query.new_zeros(())
     for q, label in zip(query, query_labels, strict=True):
-        numerator = query.new_zeros(())
-        denominator = query.new_zeros(())
-        for s, support_label in zip(support, support_labels, strict=True):
-            denominator = denominator + similarity(q, s)
-            if support_label == label:
-                numerator = numerator + similarity(q, s)
+        own = [s for s, support_label in zip(support, support_labels, strict=True) if support_label == label]
+        numerator = sum((similarity(q, s) for s in own), query.new_zeros(()))
+        denominator = sum((similarity(q, s) for s in support), query.new_zeros(()))
         total = total + torch.log(numerator / denominator)
     return -total / len(query)
 
@@ -185,31 +182,18 @@ def distillation(student: Tensor, teacher: Tensor, temperature: float) -> Tensor
 def count_image_pairs(n_way: int, n_shot: int, n_query: int, *, separate: bool) -> tuple[int, int]:
     """Positives and negatives of a batch of single images, by looking at each unordered pair once."""
     images = [(k, role) for k in range(n_way) for role in ["support"] * n_shot + ["query"] * n_query]
-    positives = negatives = 0
-    for i, (first_class, first_role) in enumerate(images):
-        for second_class, second_role in images[:i]:
-            if separate and first_role == second_role:
-                continue
-            if first_class == second_class:
-                positives += 1
-            else:
-                negatives += 1
-    return positives, negatives
+    pairs = [pair for pair in itertools.combinations(images, 2) if not separate or pair[0][1] != pair[1][1]]
+    positives = sum(first == second for (first, _), (second, _) in pairs)
+    return positives, len(pairs) - positives
 
 
 def mean_image_pairs(class_sizes: Sequence[int], batch_size: int) -> tuple[float, float, float]:
     """Positives, negatives and images that are alone of their class: the mean over every batch that there is."""
     images = [k for k, size in enumerate(class_sizes) for _ in range(size)]
-    positives = negatives = alone = n_batches = 0
-    for batch in itertools.combinations(images, batch_size):
-        n_batches += 1
-        alone += sum(batch.count(k) == 1 for k in batch)
-        for first, second in itertools.combinations(batch, 2):
-            if first == second:
-                positives += 1
-            else:
-                negatives += 1
-    return positives / n_batches, negatives / n_batches, alone / n_batches
+    batches = list(itertools.combinations(images, batch_size))
+    pairs = [first == second for batch in batches for first, second in itertools.combinations(batch, 2)]
+    alone = sum(batch.count(k) == 1 for batch in batches for k in batch)
+    return sum(pairs) / len(batches), (len(pairs) - sum(pairs)) / len(batches), alone / len(batches)
 
 
 def centroid_answer(support: Tensor, query: Tensor) -> int:

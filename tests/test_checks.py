@@ -8,14 +8,10 @@ from dataclasses import asdict
 import numpy as np
 import torch
 
+from clusters import FEATURES, LABELS
 from nearshot.data import EpisodeBatches, EpisodeShape
 from nearshot.evaluation import evaluate_features, evaluate_many
 from nearshot.runs.evaluate import Request
-
-LABELS = torch.arange(8).repeat_interleave(24)
-FEATURES = torch.randn(8, 6, generator=torch.Generator().manual_seed(0))[LABELS] + torch.randn(
-    len(LABELS), 6, generator=torch.Generator().manual_seed(1)
-)
 
 
 def test_an_accuracy_by_numpys_numbers_is_json() -> None:

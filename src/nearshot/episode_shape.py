@@ -38,10 +38,8 @@ class EpisodeShape:
     def __post_init__(self) -> None:
         for name, smallest in (("n_way", 2), ("n_shot", 1), ("n_query", 1)):
             value = getattr(self, name)
-            if not is_integer(value):
-                raise InputError(f"{name} must be a whole number, not {value!r}.")
-            if value < smallest:
-                raise InputError(f"{name} must be at least {smallest}, not {value}.")
+            if not is_integer(value) or value < smallest:
+                raise InputError(f"{name} must be a whole number of at least {smallest}, not {value!r}.")
             object.__setattr__(self, name, int(value))
 
     @classmethod

@@ -22,8 +22,16 @@ from nearshot.evaluation import (
     knn,
     sample_episodes,
 )
-from nearshot.evaluation.classifiers import RIDGE, best_of_class, similarities
-from nearshot.evaluation.ties import TIE, first_best, n_behind, nearest_in_order, tied_nearest
+from nearshot.evaluation.classifiers import (
+    RIDGE,
+    TIE,
+    best_of_class,
+    first_best,
+    n_behind,
+    nearest_in_order,
+    similarities,
+    tied_nearest,
+)
 
 few = settings(max_examples=30, deadline=None)
 OVERLAPPING = features_for(LABELS, noise=2.0).float()

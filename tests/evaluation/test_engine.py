@@ -16,7 +16,6 @@ from clusters import FEATURES, LABELS, features_for
 from nearshot.episode_shape import EpisodeShape
 from nearshot.evaluation import (
     CLASSIFIERS,
-    Episodes,
     Treatment,
     engine,
     evaluate_features,
@@ -61,14 +60,6 @@ def test_answers_do_not_depend_on_how_many_episodes_there_is_room_for(monkeypatc
     for key, accuracy in measure().items():
         assert torch.equal(accuracy.per_episode, expected[key].per_episode)
         assert accuracy.protocol == expected[key].protocol
-
-
-@pytest.mark.parametrize("n_query", [2**15 - 1, 2**15])
-def test_counts_of_very_many_queries_do_not_overflow(n_query: int) -> None:
-    labels = torch.arange(2).repeat_interleave(n_query + 1)
-    episodes = Episodes(torch.arange(len(labels)).view(1, 2, -1), n_query)
-    accuracy = evaluate_features(labels[:, None].float(), labels, episodes=episodes, normalise=False)
-    assert accuracy.mean == 100
 
 
 @pytest.mark.parametrize("offset", [0.0, 3.0])

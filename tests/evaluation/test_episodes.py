@@ -130,14 +130,7 @@ def test_classes_with_too_few_images() -> None:
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [
-        ("n_way", 21),
-        ("n_shot", 0),
-        ("n_episodes", 0),
-        ("n_episodes", 1e3),
-        ("seed", -1),
-        ("seed", 1.5),
-    ],
+    [("n_way", 21), ("n_shot", 0), ("n_episodes", 0), ("n_episodes", 1e3), ("seed", -1), ("seed", 1.5)],
 )
 def test_impossible_requests(name: str, value: object) -> None:
     with pytest.raises(InputError, match="20 classes.* 21" if name == "n_way" else name):
@@ -151,12 +144,8 @@ def test_overlapping_support_and_query_cannot_be_made() -> None:
     assert made.images[1, 2, 3] != images[1, 2, 3]  # changing what it was made of does not change it
     with pytest.raises(InputError, match="Episode 1 has image 12 twice"):
         Episodes(images, n_query=2)
-    for wrong, message in (
-        (images[0], "shape"),
-        (images[:0], "shape"),
-        (-images, "from 0 on"),
-        (images[:, :, :2], "n_shot"),
-    ):
+    mistakes = ((images[0], "shape"), (images[:0], "shape"), (-images, "from 0 on"), (images[:, :, :2], "n_shot"))
+    for wrong, message in mistakes:
         with pytest.raises(InputError, match=message):
             Episodes(wrong, n_query=2)
 

@@ -16,6 +16,7 @@ from nearshot.errors import InputError, LeakError
 from nearshot.evaluation import (
     CLASSIFIERS,
     ClassAccuracy,
+    Episodes,
     EvaluationSpec,
     FeatureSet,
     Measured,
@@ -32,6 +33,15 @@ from nearshot.evaluation import (
 )
 
 
+def percent_right(name: str, features: Tensor, episodes: Episodes) -> Tensor:
+    """The accuracy of each way of each episode, (episode, way), by a loop over queries."""
+    found = []
+    for support, queries in zip(episodes.support, episodes.query, strict=True):
+        answers = [[reference.ANSWERS[name](features[support], features[q]) for q in images] for images in queries]
+        found.append([100 * own.count(way) / len(own) for way, own in enumerate(answers)])
+    return torch.tensor(found, dtype=torch.float64)
+
+
 @pytest.mark.parametrize("name", CLASSIFIERS)
 @pytest.mark.parametrize("normalise", [True, False])
 @pytest.mark.parametrize("centred", [True, False])
@@ -39,17 +49,10 @@ def test_the_accuracy_is_that_of_a_loop_over_the_same_episodes(name: Any, normal
     centre = FEATURES.mean(0) + 0.3 if centred else None
     shape: dict[str, Any] = {"n_way": 4, "n_shot": 3, "n_query": 2, "n_episodes": 15}
     accuracy = evaluate_features(FEATURES, LABELS, classifier=name, centre=centre, normalise=normalise, **shape)
-    episodes = sample_episodes(LABELS, **shape)
-    for e in range(15):
-        correct = 0
-        for way in range(4):
-            support, query = FEATURES[episodes.support[e]], FEATURES[episodes.query[e, way]]
-            if centre is not None:
-                support, query = support - centre, query - centre
-            if normalise:
-                support, query = support / support.norm(dim=-1, keepdim=True), query / query.norm(dim=-1, keepdim=True)
-            correct += sum(reference.ANSWERS[name](support, q) == way for q in query)
-        assert accuracy.per_episode[e].item() == pytest.approx(100 * correct / 8)
+    features = FEATURES if centre is None else FEATURES - centre
+    features = features / features.norm(dim=1, keepdim=True) if normalise else features
+    expected = percent_right(name, features, sample_episodes(LABELS, **shape)).mean(1)
+    torch.testing.assert_close(accuracy.per_episode, expected)
     protocol = accuracy.protocol
     assert (protocol.centred, protocol.normalised, protocol.classifier) == (centred, normalise, name)
 
@@ -219,18 +222,14 @@ NAMES = tuple(f"class {label}" for label in range(8))
 @pytest.mark.parametrize("classifier", reference.ANSWERS)
 def test_by_class_is_what_a_loop_over_queries_finds(classifier: Any) -> None:
     shape: dict[str, Any] = {"n_way": 3, "n_shot": 2, "n_query": 4, "n_episodes": 30}
-    episodes, features = sample_episodes(LABELS, **shape), prepare_features(FEATURES)
-    expected = dict[str, list[float]]()
-    for support, queries in zip(episodes.support, episodes.query, strict=True):
-        for way, images in enumerate(queries):
-            right = [reference.ANSWERS[classifier](features[support], features[image]) == way for image in images]
-            expected.setdefault(NAMES[int(LABELS[images[0]])], []).append(100 * sum(right) / len(right))
+    episodes = sample_episodes(LABELS, **shape)
+    percent, classes = percent_right(classifier, prepare_features(FEATURES), episodes), LABELS[episodes.query[:, :, 0]]
     given: list[dict[str, Any]] = [{"episodes": episodes}, shape]
     for one_way in given:
         found = evaluate_classes(FeatureSet(FEATURES, LABELS, class_names=NAMES), classifier=classifier, **one_way)
         assert list(found) == list(NAMES)  # in the order of the labels
         for name, one in found.items():
-            values = torch.tensor(expected[name], dtype=torch.float64)
+            values = percent[classes == NAMES.index(name)]
             half = 1.96 * float(values.std()) / math.sqrt(len(values))
             assert (one.mean, one.interval95) == pytest.approx((float(values.mean()), half))
             assert one.n_episodes == len(values)

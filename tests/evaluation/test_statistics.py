@@ -106,9 +106,6 @@ def test_models_on_the_same_episodes_do_not_count_an_episode_thrice() -> None:
     assert pooled.paper95 < pooled.interval95
     with pytest.raises(InputError, match="3 models .* 2 "):
         pool_seeds([one, one, accuracy([1.0] * 4, episodes="other")])
-
-
-def test_different_protocols_are_not_pooled() -> None:
     with pytest.raises(InputError, match="centroid.*soft"):
         pool_seeds([accuracy([1.0]), accuracy([1.0], classifier="soft")])
 

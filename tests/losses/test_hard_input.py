@@ -20,7 +20,6 @@ from nearshot.losses import (
     mixed_loss,
     nca_loss,
     neighbour_loss,
-    neighbours,
     prototypical_loss,
     supervised_contrastive_loss,
 )
@@ -33,18 +32,9 @@ def _episodic(prototypes: bool, separate: bool) -> Callable[[Tensor, Tensor], Te
     return lambda z, y: episode_loss(z, y, SHAPE, prototypes=prototypes, separate=separate, background=1e-10)
 
 
-def in_one_block(z: Tensor, y: Tensor, background: float) -> Tensor:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(neighbours, "PAIRS_BEFORE_BLOCKS_CPU", 0)
-        patch.setattr(neighbours, "PAIRS_BEFORE_BLOCKS", 0)
-        return nca_loss(z, y, background=background)
-
-
 LOSSES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "nca": nca_loss,
-    "nca blocks": lambda z, y: in_one_block(z, y, 0.0),
     "nca published": lambda z, y: nca_loss(z, y, background=1e-10),
-    "nca published blocks": lambda z, y: in_one_block(z, y, 1e-10),
     "nca some pairs": lambda z, y: nca_loss(z, y, keep_negatives=0.5, generator=torch.Generator().manual_seed(0)),
     "nca cosine": lambda z, y: nca_loss(z, y, distance="cosine"),
     "prototypical": _episodic(True, True),
@@ -60,6 +50,7 @@ LOSSES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "support": lambda z, y: matching_loss(z, y, embeddings(), LABELS),
     "query": lambda z, y: matching_loss(embeddings(), LABELS, z, y),
 }
+BOTH_WAYS = pytest.mark.usefixtures("in_blocks")
 every_loss = pytest.mark.parametrize("loss", LOSSES.values(), ids=LOSSES)
 
 
@@ -77,6 +68,7 @@ def finite_gradient(loss: Callable[[Tensor, Tensor], Tensor], z: Tensor, y: Tens
     return value.detach()
 
 
+@BOTH_WAYS
 @every_loss
 @pytest.mark.parametrize("scale", [0.0, 1e-20, 1.0, 30.0, 1000.0], ids=lambda s: f"scale {s:g}")
 def test_value_and_gradient_are_finite_at_any_distance(loss: Callable[[Tensor, Tensor], Tensor], scale: float) -> None:
@@ -84,6 +76,7 @@ def test_value_and_gradient_are_finite_at_any_distance(loss: Callable[[Tensor, T
     finite_gradient(loss, embeddings(scale), LABELS)
 
 
+@BOTH_WAYS
 @every_loss
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_half_precision_is_computed_in_float32(loss: Callable[[Tensor, Tensor], Tensor], dtype: torch.dtype) -> None:
@@ -93,6 +86,7 @@ def test_half_precision_is_computed_in_float32(loss: Callable[[Tensor, Tensor], 
     torch.testing.assert_close(value, loss(z.float(), LABELS))
 
 
+@BOTH_WAYS
 @every_loss
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_autocast_does_not_touch_the_distances(loss: Callable[[Tensor, Tensor], Tensor], dtype: torch.dtype) -> None:
@@ -112,7 +106,7 @@ def test_odd_batches_have_the_right_value() -> None:
     torch.testing.assert_close(nca_loss(embeddings(), LABELS.to(torch.uint8)), expected)
 
 
-@pytest.mark.usefixtures("in_blocks")
+@BOTH_WAYS
 def test_distances_up_to_a_million_give_the_right_value() -> None:
     z = torch.tensor([[0.0], [1000.0], [1001.0]], dtype=torch.float32)
     labels = torch.tensor([0, 0, 1])
@@ -120,14 +114,14 @@ def test_distances_up_to_a_million_give_the_right_value() -> None:
     assert nca_loss(z, labels).item() == pytest.approx((0 + (1e6 - 1) + 0) / 3, rel=1e-6)
 
 
-@pytest.mark.usefixtures("in_blocks")
+@BOTH_WAYS
 def test_an_anchor_without_a_positive_adds_nothing_and_counts() -> None:
     z, lonely = embeddings(), torch.cat([embeddings(), torch.full((1, 8), 50.0)])
     labels = torch.cat([LABELS, torch.tensor([99])])
     torch.testing.assert_close(finite_gradient(nca_loss, lonely, labels), nca_loss(z, LABELS) * 16 / 17)
 
 
-@pytest.mark.usefixtures("in_blocks")
+@BOTH_WAYS
 @pytest.mark.parametrize("background", [0.0, 1e-10])
 @pytest.mark.parametrize("labels", [torch.zeros(16), torch.arange(16)], ids=["one class only", "no two alike"])
 def test_batches_without_negatives_or_without_positives_cost_nothing(labels: Tensor, background: float) -> None:
@@ -135,6 +129,7 @@ def test_batches_without_negatives_or_without_positives_cost_nothing(labels: Ten
     assert value.item() == pytest.approx(0, abs=1e-9)
 
 
+@BOTH_WAYS
 @every_loss
 @pytest.mark.parametrize(
     ("z", "y", "message"),
@@ -156,10 +151,8 @@ def test_bad_input_is_one_clear_error(
         loss(z, y)
 
 
-WITHOUT_READING = [name for name in LOSSES if name not in ("candidates", "support of prototypes", "support", "query")]
-
-
-@pytest.mark.parametrize("name", WITHOUT_READING)
+@BOTH_WAYS
+@pytest.mark.parametrize("name", sorted(LOSSES.keys() - {"candidates", "support of prototypes", "support", "query"}))
 def test_values_of_another_device_are_not_read(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """ "meta" is a device without values: whoever looked at one, or made a tensor on the CPU, would fail."""
     monkeypatch.setattr(torch, "autocast", lambda *_, **__: contextlib.nullcontext())  # which it does not have
@@ -175,7 +168,7 @@ def test_compiles_in_one_piece(name: str) -> None:
     torch.testing.assert_close(compiled(embeddings(), LABELS), LOSSES[name](embeddings(), LABELS))
 
 
-@pytest.mark.usefixtures("in_blocks")
+@BOTH_WAYS
 def test_two_precisions_meet_in_the_higher() -> None:
     z = embeddings()
     mixed = neighbour_loss(z.double(), LABELS, z, LABELS)

@@ -219,12 +219,7 @@ def test_a_callable_is_a_distance_and_is_given_float32_of_half_precision() -> No
     assert nca_loss(embeddings, labels, distance=manhattan) != euclidean
     coarse = nca_loss(embeddings.bfloat16(), labels, distance=manhattan)
     torch.testing.assert_close(coarse, nca_loss(embeddings.bfloat16().float(), labels, distance=manhattan))
-
-
-def test_a_callable_that_measures_something_else_than_pairs_is_refused() -> None:
-    """Of a to b in turn: it would be stretched to all pairs."""
-    embeddings, labels = random_batch(0, 8, 3, 2)
-    with pytest.raises(InputError, match=r"distance .*\(8, 8\).*\(8,\)"):
+    with pytest.raises(InputError, match=r"distance .*\(8, 8\).*\(8,\)"):  # in turn: it would be stretched to all pairs
         nca_loss(embeddings, labels, distance=lambda a, b: (a - b).abs().sum(1))
 
 

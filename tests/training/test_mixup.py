@@ -102,7 +102,7 @@ def test_stages_are_mixed_one_at_a_time_and_in_training_only(name: str) -> None:
         assert torch.equal(backbone(images), plain.eval()(images))  # nothing is mixed in evaluation
         backbone.training = True  # of the network alone: batch norm and dropout stay in evaluation mode
         maps = images if not hasattr(plain, "stem") else plain.stem(images)  # type: ignore[operator]
-        for number, block in enumerate(plain.blocks):  # type: ignore[arg-type]
+        for number, block in enumerate(plain.blocks):
             maps = block(maps)
             if number == 1:
                 maps = torch.stack([0.6 * maps[i] + 0.4 * maps[i ^ 1] for i in range(4)])

@@ -12,7 +12,7 @@ from nearshot.checks import check_count
 from nearshot.distances import squared_euclidean
 from nearshot.estimator.state import Fitted
 from nearshot.estimator.support import Support, in_blocks, n_voters
-from nearshot.evaluation.ties import TIE, nearest_in_order
+from nearshot.evaluation.classifiers import TIE, nearest_in_order
 
 
 @dataclass(frozen=True)

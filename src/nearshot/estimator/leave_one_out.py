@@ -23,8 +23,7 @@ from torch import Tensor
 
 from nearshot.errors import InputError
 from nearshot.estimator.support import Support, between_classes, class_scores, classifier_of, fit_head, n_voters
-from nearshot.evaluation.classifiers import RIDGE, ridge_problem
-from nearshot.evaluation.ties import first_best
+from nearshot.evaluation.classifiers import RIDGE, first_best, ridge_problem
 from nearshot.text import counted
 
 MAX_ROUNDS = 20  # larger classes are held out in twenty parts

@@ -26,8 +26,7 @@ from nearshot.estimator.image_inputs import PREPROCESSING
 from nearshot.estimator.novelty import weigh_by_score
 from nearshot.estimator.state import Fitted
 from nearshot.estimator.support import Head, classifier_of
-from nearshot.evaluation.classifiers import RIDGE, similarities
-from nearshot.evaluation.ties import first_best
+from nearshot.evaluation.classifiers import RIDGE, first_best, similarities
 from nearshot.io import atomic_write, readable
 
 if TYPE_CHECKING:

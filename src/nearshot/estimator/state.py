@@ -37,8 +37,7 @@ from nearshot.estimator.novelty import (
 )
 from nearshot.estimator.support import Head, Support, class_scores, classifier_of, fit_head, in_blocks
 from nearshot.evaluation import prepare_features
-from nearshot.evaluation.classifiers import RIDGE
-from nearshot.evaluation.ties import first_best
+from nearshot.evaluation.classifiers import RIDGE, first_best
 from nearshot.text import format_list
 
 NUMBERS = "biuf"  # kinds of NumPy types

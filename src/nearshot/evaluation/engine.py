@@ -22,10 +22,12 @@ from nearshot.episode_shape import EpisodeShape
 from nearshot.errors import InputError
 from nearshot.evaluation.classifiers import (
     CENTROID,
+    TIE,
     Classifier,
     FeatureClassifier,
     classifier_name,
     find_classifier,
+    first_best,
 )
 from nearshot.evaluation.episodes import (
     ContentGuard,
@@ -39,7 +41,6 @@ from nearshot.evaluation.episodes import (
 from nearshot.evaluation.features import FeatureSet, check_unseen_classes, prepare_features
 from nearshot.evaluation.similarity import FAST, episode_similarities
 from nearshot.evaluation.statistics import Accuracy, Protocol
-from nearshot.evaluation.ties import TIE, first_best
 from nearshot.text import with_progress
 
 # Drawing has a fixed cost, so batches are long; but there should be several for each thread.
@@ -52,11 +53,7 @@ ROUNDING = 16
 
 
 class TaskSettings(EvaluationSettings, total=False):
-    """The keyword arguments that all evaluations share.
-
-    `spec` gives all fields of `EvaluationSpec` at once; a field given beside it wins. With `episodes`, these are used
-    instead of drawing them. `progress` is whether to show a bar; by default on a terminal.
-    """
+    """The keyword arguments that all evaluations share, see `evaluate_features`. A field given beside `spec` wins."""
 
     centre: Tensor | None
     split: str | None
@@ -139,8 +136,7 @@ class Tally:
     @classmethod
     def begin(cls, task: Task, spec: EvaluationSpec, name: str | None = None) -> Tally:
         """Return a tally without answers."""
-        dtype = torch.int16 if spec.n_query < 2**15 else torch.int32  # there may be millions of episodes
-        n_correct = torch.zeros(len(task.source), spec.n_way, dtype=dtype, device=task.data.features.device)
+        n_correct = torch.zeros(len(task.source), spec.n_way, dtype=torch.int32, device=task.data.features.device)
         classify = find_classifier(spec.classifier, spec.inductive)
         return cls(spec, name or classifier_name(spec.classifier), classify, n_correct)
 
@@ -234,8 +230,8 @@ class _Direct:
             features = self.prepared[some]
             for tally in self.tallies:
                 own = features if tally.is_defined else features.clone()  # a user's function may change them
-                n_correct = tally.count(*_support_and_query(own, self.shape))
-                tally.n_correct[start + offset : start + offset + len(some)] = n_correct
+                where = slice(start + offset, start + offset + len(some))
+                tally.n_correct[where] = tally.count(*_support_and_query(own, self.shape))
 
 
 class _Fast:
@@ -271,8 +267,7 @@ class _Fast:
             for part in range(0, len(episodes), at_once):
                 some = episodes[part : part + at_once]
                 features = _prepared_exactly(self.data, self.spec, rows[some])
-                n_correct = tally.count(*_support_and_query(features, self.shape))
-                tally.n_correct[start + some] = n_correct.to(tally.n_correct.dtype)
+                tally.n_correct[start + some] = tally.count(*_support_and_query(features, self.shape))
 
 
 def count_correct(scores: Tensor, gap: Tensor | None, tolerance: Tensor) -> tuple[Tensor, Tensor]:

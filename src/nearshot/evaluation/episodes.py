@@ -32,8 +32,6 @@ from nearshot.evaluation.classifiers import ClassifierOrName
 from nearshot.io import read_tensors, write_tensors
 
 FORMAT, VERSION = "nearshot-episodes", "1"
-
-
 SmallClasses = Literal["raise", "leave out"] | int
 
 
@@ -42,11 +40,8 @@ class EvaluationSpec:
     """An evaluation: which episodes are drawn, and how they are answered. The defaults are the paper's (Section 3.1).
 
     Attributes:
-        n_way: classes per episode.
-        n_shot: support images per class.
-        n_query: query images per class.
-        n_episodes: the number of episodes.
-        seed: the seed of the episodes.
+        n_way, n_shot, n_query: classes per episode, and support and query images per class.
+        n_episodes, seed: the number of the episodes, and their seed.
         classifier: a name in `CLASSIFIERS`, a `Classifier`, or a function of support and query features.
         centred: whether to subtract the training set's mean feature; by default, if it is known.
         normalise: whether to divide each feature by its length.
@@ -68,7 +63,7 @@ class EvaluationSpec:
 
     def __post_init__(self) -> None:
         convert_numpy_fields(self)
-        EpisodeShape(self.n_way, self.n_shot, self.n_query)  # checks them
+        _ = self.shape  # checks the numbers
         if not is_integer(self.n_episodes) or not 1 <= self.n_episodes < 2**31:
             raise InputError(f"n_episodes must be a whole number from 1 to 2³¹ − 1 (got {self.n_episodes!r}).")
         if not is_integer(self.seed) or not 0 <= self.seed < 2**64:
@@ -185,11 +180,11 @@ class ContentGuard:
         clashes = (self._group[support][:, :, None] == self._group[query][:, None]).nonzero()
         if len(clashes):
             episode, shot, question = clashes[0].tolist()
+            n_episodes, last = len(clashes[:, 0].unique()), first_episode + len(drawn) - 1
+            pair = f"images {int(support[episode, shot])} and {int(query[episode, question])}"
             raise LeakError(
-                f"In {len(clashes[:, 0].unique())} of the episodes {first_episode} to "
-                f"{first_episode + len(drawn) - 1} a query is the same image as a support image: in episode "
-                f"{first_episode + int(suspects[episode])}, images {int(support[episode, shot])} and "
-                f"{int(query[episode, question])}. Remove one of each such pair from the dataset."
+                f"In {n_episodes} of the episodes {first_episode} to {last} a query is the same as a support image:"
+                f" in episode {first_episode + int(suspects[episode])}, {pair}. Remove one of each such pair."
             )
 
 
@@ -276,12 +271,9 @@ def read_episodes(path: str | Path, *, labels: Tensor, fingerprint: str) -> Epis
     metadata, tensors = read_tensors(path)
     if metadata.get("format") != FORMAT or metadata.get("version") != VERSION or tensors.keys() != {"support", "query"}:
         raise FileFormatError(f"{path} is not an episodes file of format version {VERSION}.")
-    if metadata.get("fingerprint") != fingerprint:
-        raise FileFormatError(
-            f"{path} has episodes of the dataset with fingerprint {metadata.get('fingerprint')!r}, not {fingerprint!r}."
-        )
-    support, query = tensors["support"], tensors["query"]
-    seed = metadata.get("seed", "")
+    if (own := metadata.get("fingerprint")) != fingerprint:
+        raise FileFormatError(f"{path} has episodes of the dataset with fingerprint {own!r}, not {fingerprint!r}.")
+    support, query, seed = tensors["support"], tensors["query"], metadata.get("seed", "")
     episodes = Episodes(torch.cat([query, support], dim=2), query.shape[2], int(seed) if seed.isdecimal() else None)
     check_classes(episodes, labels)
     return episodes

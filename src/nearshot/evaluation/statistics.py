@@ -14,7 +14,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nearshot.checks import convert_numpy_fields
 from nearshot.errors import InputError, LeakError
 from nearshot.text import counted
 
@@ -31,8 +30,8 @@ class Protocol:
         seed: the seed of the episodes; None if other code drew them.
         episodes: a hash of the query images of every episode.
         classifier: the classifier's name.
-        centred: whether the training set's mean feature was subtracted; None if other code computed the features.
-        normalised: whether features were divided by their length; None if other code computed the features.
+        centred, normalised: whether the training set's mean feature was subtracted, and features were divided by their
+            length; None if other code computed the features.
         adapted: how the network or the features were adapted to each support set; None if they were not.
         inductive: whether each query was classified on its own, without looking at the other queries.
         split: the name of the split, such as "val" or "test".
@@ -55,12 +54,10 @@ class Protocol:
     fingerprint: str | None = None
     classes_left_out: int = 0
 
-    def __post_init__(self) -> None:
-        convert_numpy_fields(self)
-
     def __str__(self) -> str:
         treated = [word for word, done in (("centred", self.centred), ("normalised", self.normalised)) if done]
         features = " and ".join(treated) or ("raw" if self.centred is not None else "")
+        skipped = counted(self.classes_left_out, "class", "classes")
         parts = (
             f"{self.n_way}-way {self.n_shot}-shot, {self.n_query} queries a class, {self.n_episodes:,} episodes",
             "episodes from elsewhere" if self.seed is None else f"seed {self.seed}",
@@ -69,9 +66,7 @@ class Protocol:
             f"adapted: {self.adapted}" if self.adapted else "not adapted",
             "inductive" if self.inductive else "transductive",
             f"{self.split} split" if self.split else "",
-            f"{counted(self.classes_left_out, 'class', 'classes')} with too few images left out"
-            if self.classes_left_out
-            else "",
+            f"{skipped} with too few images left out" if self.classes_left_out else "",
         )
         return ", ".join(part for part in parts if part)
 

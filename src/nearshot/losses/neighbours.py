@@ -135,19 +135,18 @@ def loss_of_roles(
     """Return `neighbour_loss` of anchors and candidates that have been checked already."""
     check_temperature(temperature)
     measure = look_up(DISTANCES, distance, "distance") if isinstance(distance, str) else distance
-    device = roles.anchors.device.type
-    n_pairs = len(roles.anchors) * len(roles.candidates)
-    is_large = n_pairs >= (PAIRS_BEFORE_BLOCKS_CPU if device == "cpu" else PAIRS_BEFORE_BLOCKS)
-    # Blocks do not support `torch.func`.
+    device, all_pairs = roles.anchors.device.type, (len(roles.anchors), len(roles.candidates))
+    is_large = math.prod(all_pairs) >= (PAIRS_BEFORE_BLOCKS_CPU if device == "cpu" else PAIRS_BEFORE_BLOCKS)
+    # Blocks support neither `torch.func` nor, on a CPU, `torch.compile`.
     in_blocks = is_large and not is_transformed(roles.anchors) and not is_transformed(roles.candidates)
     in_blocks = in_blocks and not (device == "cpu" and torch.compiler.is_compiling())
     with torch.autocast(device, enabled=False):
         if isinstance(distance, str) and in_blocks:
             return blockwise_loss(_scaled(roles, distance, temperature), background)
         distances = measure(full_precision(roles.anchors), full_precision(roles.candidates))
-        expected, shape = (len(roles.anchors), len(roles.candidates)), tuple(distances.shape)
-        if shape != expected:  # it could be broadcast, and the loss would be of something else
-            raise InputError(f"distance must return {expected}, a number per pair (anchor, candidate), not {shape}.")
+        if distances.shape != all_pairs:  # it could be broadcast, and the loss would be of something else
+            came = tuple(distances.shape)
+            raise InputError(f"distance must return {all_pairs}, a number per pair (anchor, candidate), not {came}.")
         return _dense_loss(roles, -distances / temperature, background)
 
 

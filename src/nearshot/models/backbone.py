@@ -28,11 +28,10 @@ Interpolation = Literal["bilinear", "bicubic"]
 
 @dataclass(frozen=True, eq=False)
 class BackboneSpec:
-    """The description of a backbone that its use needs.
+    """What the use of a backbone needs: its name for `build_backbone`, and the square images that it was made for.
 
-    It has the name for `build_backbone`, the side and the normalisation of the square images that it was made for, and
-    the mean embedding of the training set, (dim,), for centring; None if it is not trained. `interpolation` is how
-    photographs are resized to that square, and `crop` the fraction of their shorter side that the square shows.
+    `training_mean` is the mean embedding of the training set, (dim,), for centring; None if it is not trained.
+    `interpolation` is how photographs are resized, and `crop` the fraction of their shorter side that the square shows.
     """
 
     name: str
@@ -50,14 +49,18 @@ class Backbone(nn.Module):
     embedding_dim: int
     stage_dims: tuple[int, ...]
     """The channels of each stage's output, first stage first."""
+    blocks: nn.ModuleList
 
     def set_input_size(self, input_size: int) -> None:
         """Use the network for images of another side, with the same weights."""
         self.spec = replace(self.spec, input_size=input_size)
 
     def stages(self, images: Tensor) -> list[Tensor]:
-        """Return each stage's feature maps, (image, channel, height, width)."""
-        raise NotImplementedError
+        """Return each stage's feature maps, (image, channel, height, width). By default a stage is a block."""
+        outputs = [images]
+        for block in self.blocks:
+            outputs.append(block(outputs[-1]))
+        return outputs[1:]
 
     def forward(self, images: Tensor) -> Tensor:
         """Embed images: (image, 3, height, width) to (image, dim). By default the average of the last stage."""
@@ -75,15 +78,6 @@ class Backbone(nn.Module):
                 raise InputError(f"{self.spec.name} has stages 1 to {n_stages}, not {stage}.")
         outputs = self.stages(images)
         return torch.cat([average_over_places(outputs[stage - 1]) for stage in stages], dim=1)
-
-
-def stage_outputs(blocks: nn.ModuleList, x: Tensor) -> list[Tensor]:
-    """Apply blocks one after the other and return the output of each."""
-    outputs = []
-    for block in blocks:
-        x = block(x)
-        outputs.append(x)
-    return outputs
 
 
 def average_over_places(feature_maps: Tensor) -> Tensor:

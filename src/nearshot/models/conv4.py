@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from nearshot.errors import InputError
-from nearshot.models.backbone import Backbone, BackboneSpec, initialise, stage_outputs
+from nearshot.models.backbone import Backbone, BackboneSpec, initialise
 from nearshot.models.layers import DropBlock, batch_norm, convolution
 
 N_BLOCKS = 4
@@ -45,7 +45,7 @@ class Conv4(Backbone):
         """Return each block's feature maps."""
         for side in images.shape[2:]:
             self.set_input_size(side)  # of another size, the embedding would have another dimension
-        return stage_outputs(self.blocks, images)
+        return super().stages(images)
 
     def forward(self, images: Tensor) -> Tensor:
         """Embed images of the size that the network was built for."""

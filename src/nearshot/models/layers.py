@@ -66,7 +66,7 @@ class DropBlock(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Drop in training mode; do nothing in evaluation mode."""
-        if not self.training or self.drop_rate == 0:
+        if not self.training:
             return x
         rate = torch.full((), self.drop_rate, dtype=torch.float32, device=x.device)
         height, width = x.shape[2:]

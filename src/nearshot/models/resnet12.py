@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from nearshot.models.backbone import Backbone, BackboneSpec, initialise, stage_outputs
+from nearshot.models.backbone import Backbone, BackboneSpec, initialise
 from nearshot.models.layers import DropBlock, batch_norm, convolution
 
 WIDTHS = (64, 160, 320, 640)
@@ -46,7 +46,7 @@ class ResNet12(Backbone):
 
     def stages(self, images: Tensor) -> list[Tensor]:
         """Return each stage's feature maps."""
-        return stage_outputs(self.blocks, self.stem(images))
+        return super().stages(self.stem(images))
 
 
 class Stem(nn.Sequential):
@@ -101,10 +101,6 @@ class ResNet12MetaOpt(Backbone):
             for width_in, width, drop in zip((3, *WIDTHS), WIDTHS, drops)  # noqa: B905
         )
         initialise(self, "leaky_relu")
-
-    def stages(self, images: Tensor) -> list[Tensor]:
-        """Return each stage's feature maps."""
-        return stage_outputs(self.blocks, images)
 
 
 class MetaOptStage(nn.Module):
