@@ -197,11 +197,10 @@ def evaluate_run(
     fit: Collection[str] = (),
     tell: Tell = _ignore,
 ) -> list[Evaluation]:
-    """Measure a run: each number of shots and classifier with the epoch that was best for it on the validation split.
+    """Measure a run: each number of shots and classifier with the epoch that `best_epoch` finds for it.
 
-    (A classifier that was not validated, such as k-NN, takes nearest centroid's best epoch; shots that were not
-    validated take the nearest number's.) Results are kept in the run's folder, and the same request for the same data
-    reads them. Results of an unfinished run say so, and have other file names: the finished run is measured anew.
+    Results are kept in the run's folder, and the same request for the same data reads them. Results of an unfinished
+    run say so, and have other file names: the finished run is measured anew.
 
     `run` is the run's folder; or the run opened, which then determines `data_dir`, `device`, `precision` and
     `unfinished`: whether to measure a run that was stopped, or is still training, instead of refusing it. The other
