@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -73,13 +73,21 @@ def gather_batch(share: Tensor) -> Tensor:
     """
     if not (dist.is_available() and dist.is_initialized()) or dist.get_world_size() == 1:
         return share
-    n_ranks, own = dist.get_world_size(), share.view_as(share)
-    if own.requires_grad:
-        own.register_hook(lambda gradient: gradient * n_ranks)
-    shares = [torch.empty_like(share) for _ in range(n_ranks)]
-    dist.all_gather(shares, share.detach().contiguous())
-    shares[dist.get_rank()] = own  # the others are constants
-    return torch.cat(shares)
+    gathered: Tensor = _Gather.apply(share)  # type: ignore[no-untyped-call]
+    return gathered
+
+
+class _Gather(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, share: Tensor) -> Tensor:
+        shares = [torch.empty_like(share) for _ in range(dist.get_world_size())]
+        dist.all_gather(shares, share.contiguous())
+        return torch.cat(shares)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        n_ranks = dist.get_world_size()
+        return gradients[0].chunk(n_ranks)[dist.get_rank()] * n_ranks
 
 
 def synchronise_batch_norm(network: nn.Module, device: torch.device) -> None:
