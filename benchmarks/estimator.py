@@ -59,7 +59,7 @@ def embedded(backbone: Backbone, dataset: str, n_images: int | None, data_dir: P
     of_classes = [np.flatnonzero(labels == label) for label in np.unique(labels)]
     rows = np.concatenate([np.random.default_rng(0).permutation(images)[:n_images] for images in of_classes])
     cpu = torch.device("cpu")
-    features = embed_images(backbone, ImageFeed(np.ascontiguousarray(store.images[rows]), cpu), device=cpu)
+    features = embed_images(backbone, ImageFeed(np.ascontiguousarray(store.images[rows]), cpu))
     centre = backbone.spec.training_mean
     return FeatureSet(features, store.labels[rows], centre=centre, split="test", fingerprint=store.fingerprint)
 

@@ -33,7 +33,7 @@ def main() -> None:
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     backbone = load_backbone(BACKBONE).to(device, memory_format=torch.channels_last).eval()  # type: ignore[call-overload]
     store = open_or_prepare("cifar-fs", "val", options.data_dir)
-    features = embed_images(backbone, ImageFeed(store.images, device), device=device, show=None).cpu()
+    features = embed_images(backbone, ImageFeed(store.images, device), show=None).cpu()
     centre = backbone.spec.training_mean.cpu()
 
     def measured(ties: Any) -> Accuracy:

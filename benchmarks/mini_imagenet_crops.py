@@ -156,9 +156,7 @@ def at_size(
 ) -> dict[str, Any]:
     backbone.spec = replace(backbone.spec, input_size=size)
     bfloat16 = uses_bfloat16("auto", device.type)
-    training, features = (
-        embed_images(backbone, feeds[split], device=device, bfloat16=bfloat16) for split in ("train", "val")
-    )
+    training, features = (embed_images(backbone, feeds[split], bfloat16=bfloat16) for split in ("train", "val"))
     data = FeatureSet(features, store.labels, centre=training.mean(0), split="val", fingerprint=store.fingerprint)
     found = evaluate_many(data, classifiers=("centroid",), n_episodes=N_EPISODES, seed=SEED_OF_EPISODES, progress=False)
     return {f"{key.n_shot}-shot": {"mean": one.mean, "interval95": one.interval95} for key, one in found.items()}

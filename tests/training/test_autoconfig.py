@@ -21,7 +21,7 @@ from nearshot.episode_shape import EpisodeShape, ImagesByClass
 from nearshot.errors import InputError
 from nearshot.evaluation.episodes import EpisodeSource, EvaluationSpec, SmallClasses
 from nearshot.training import PRESETS, TrainConfig, autoconfig, train
-from nearshot.training.autoconfig import TRAIN_SETTINGS, autoconfigure, check_splits, fit_episodes
+from nearshot.training.autoconfig import TRAIN_SETTINGS, autoconfigure, check_split, fit_episodes
 from nearshot.training.methods import make_batches
 
 QUICK = ["--backbone", "conv4-32", "--input-size", "16", "--epochs", "1", "--validation-episodes", "10"]
@@ -234,9 +234,10 @@ def test_a_tiny_class_does_not_ruin_a_measurement(
 
 
 def test_splits_that_are_too_small_are_refused() -> None:
-    check_splits({"training": labels_of(1, 1), "validation": labels_of(2, 2), "test": labels_of(2, 1, 2)})
+    for split, sizes in {"training": (1, 1), "validation": (2, 2), "test": (2, 1, 2)}.items():
+        check_split(split, labels_of(*sizes))
     with pytest.raises(InputError, match=r"validation split .* has 1\..* last epoch"):
-        check_splits({"training": labels_of(5, 1), "validation": labels_of(3, 1)})
+        check_split("validation", labels_of(3, 1))
 
 
 def test_too_few_images_are_refused_unless_forced(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

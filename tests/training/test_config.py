@@ -20,12 +20,6 @@ from nearshot.training.presets import closest_preset
 from nearshot.training.run_folder import run_name
 
 
-@pytest.mark.parametrize("changes", [{"validation_shots": 5}, {"epochs": "3"}, {"batch_size": 0}])
-def test_a_wrong_setting_is_named(changes: dict[str, Any]) -> None:
-    with pytest.raises(InputError, match=f"{next(iter(changes))} must be .*{next(iter(changes.values()))}"):
-        TrainConfig(**changes)
-
-
 @pytest.mark.parametrize("name", PRESETS)
 def test_a_preset_is_closest_to_itself(name: str) -> None:
     config = PRESETS[name]
@@ -82,6 +76,8 @@ EDGES: list[tuple[str, Any, Any]] = [
     ("milestones", (0.01, 0.99), (0.5, 1.0)),
     ("warm_up", 120.0, 120.5),
     ("validation_shots", (1, 5), (5, 0)),
+    ("validation_shots", (1,), 5),
+    ("epochs", 3, "3"),
     ("epochs", 120, 64.5),
     ("learning_rate", 0.1, float("nan")),
     ("method", "nca", torch.square),
@@ -141,9 +137,6 @@ def test_a_loss_of_ones_own_is_known_by_its_name() -> None:
     assert first == again != other
     assert run_name(first) == run_name(again) != run_name(other)
     assert TrainConfig.from_dict(first.as_dict()).method_name == first.method_name
-
-
-def test_a_loss_of_ones_own_needs_a_name() -> None:
     with pytest.raises(InputError, match="two words"):
         OwnLoss("two words", torch.dist)
 

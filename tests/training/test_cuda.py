@@ -121,8 +121,6 @@ def test_a_compiled_backbone_embeds_the_same() -> None:
     backbone = build_backbone("conv4-32", input_size=SIDE).to(device).eval()
     n_images = images_at_once(device) + 100
     feed = ImageFeed(np.random.default_rng(0).integers(256, size=(n_images, SIDE, SIDE, 3), dtype=np.uint8), device)
-    eager = embed_images(backbone, feed, device=device)
-    fast = embed_images(
-        backbone, feed, device=device, network=in_one_size(torch.compile(backbone, dynamic=False), device)
-    )
+    eager = embed_images(backbone, feed)
+    fast = embed_images(backbone, feed, network=in_one_size(torch.compile(backbone, dynamic=False), device))
     torch.testing.assert_close(fast, eager, rtol=1e-4, atol=1e-4)

@@ -81,7 +81,6 @@ def test_a_full_disk_stops_and_keeps_the_last_checkpoint(data_dir: Path, tmp_pat
         (["train", "--validation-way", "500"], "at most 3"),
         (["train", "--validation-shots", "20"], "more than 20 images"),
         (["train", "--graph", "True"], "single GPU"),
-        (["train", "--accelerator", "cpu", "--fuse", "True"], "conv4-32 on cpu"),
         (["train", "--epochs", "0"], "epochs must be at least 1, not 0"),
         (["train", "--accelerator", "nope"], "cannot train on"),
         (["evaluate", "RUN", "--device", "nope"], "'nope'"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,13 +25,17 @@ from nearshot.evaluation import (
 )
 from nearshot.models import load_backbone, read_notes
 from nearshot.runs.network import EMBEDDING, FeatureOptions, TrainedNetwork, TrainedRun, Unfinished, training_split
-from nearshot.training.autoconfig import EVALUATION_SETTINGS, check_splits, fit_episodes
+from nearshot.training.autoconfig import EVALUATION_SETTINGS, check_split, fit_episodes
 from nearshot.training.methods import METHODS
 from nearshot.training.run_folder import TrainingClasses, classes_of_network
 
 __all__ = ["Evaluation", "Request", "evaluate_run", "evaluate_weights", "file_name"]
 MANY = 500  # images, which a slow network takes a while for
 Tell = Callable[[str], object]
+
+
+def _ignore(message: str) -> None:
+    """Show no message."""
 
 
 @dataclass(frozen=True)
@@ -91,9 +95,11 @@ class Request:
         return FeatureOptions(self.n_views, self.power, self.input_size)
 
     @property
-    def pairs(self) -> list[tuple[int, str]]:
-        """Each number of shots with each classifier."""
-        return [(n_shot, classifier) for n_shot in self.shots for classifier in self.classifiers]
+    def parts(self) -> list[Request]:
+        """A request for each number of shots with each classifier."""
+        return [
+            replace(self, shots=(n_shot,), classifiers=(name,)) for n_shot in self.shots for name in self.classifiers
+        ]
 
 
 @dataclass(frozen=True, eq=False)
@@ -121,9 +127,8 @@ class Evaluation:
 
     def as_dict(self) -> dict[str, Any]:
         """Return it as JSON can hold it."""
-        progress = None if self.unfinished is None else asdict(self.unfinished)
-        options = asdict(self.options)
-        values = vars(self) | {"accuracy": self.accuracy.as_dict(), "unfinished": progress, "options": options}
+        values = vars(self) | {"accuracy": self.accuracy.as_dict(), "options": vars(self.options)}
+        values["unfinished"] = None if self.unfinished is None else vars(self.unfinished)
         by_class = values.pop("by_class")
         return values if by_class is None else values | {"by_class": {n: one.as_dict() for n, one in by_class.items()}}
 
@@ -132,9 +137,9 @@ class Evaluation:
         """Return the evaluation of which `as_dict` gave the values."""
         own: dict[str, Any] = {"accuracy": Accuracy.from_dict(values["accuracy"]), "layers": tuple(values["layers"])}
         own["options"] = FeatureOptions(**values.get("options", {}))
-        if values.get("unfinished") is not None:
+        if values.get("unfinished"):
             own["unfinished"] = Unfinished(**values["unfinished"])
-        if values.get("by_class") is not None:
+        if "by_class" in values:
             own["by_class"] = {name: ClassAccuracy.from_dict(one) for name, one in values["by_class"].items()}
         return cls(**values | own)
 
@@ -147,7 +152,7 @@ def evaluate_weights(
     device: torch.device | str | None = None,
     precision: Precision = "auto",
     fit: Collection[str] = (),
-    tell: Tell | None = None,
+    tell: Tell = _ignore,
 ) -> list[Evaluation]:
     """Measure a weights file.
 
@@ -161,8 +166,7 @@ def evaluate_weights(
             classes that are far smaller than the others are skipped.
         tell: called with each message, such as about lowered settings, or before many images are embedded.
     """
-    tell, own = tell or (lambda message: None), read_notes(path).get("dataset")
-    request = replace(request, classifiers=request.classifiers or ("centroid",))
+    own = read_notes(path).get("dataset")
     dataset = request.dataset or own
     if dataset is None:
         raise InputError(f"{path} does not say what it was trained on; give a dataset.")
@@ -175,17 +179,11 @@ def evaluate_weights(
         trained_on = TrainingClasses(training.dataset, training.class_names)
     if trained_on is not None:
         trained_on.check_unseen(store, request.split)
+    request = replace(request, classifiers=request.classifiers or ("centroid",))
     request = _fitted(request, store, trained_on, fit, tell)
-    network = TrainedNetwork(
-        load_backbone(path),
-        Path(path).name,
-        device=chosen_device(device),
-        precision=precision,
-        training=training,
-        options=request.options,
-    )
-    requests = [replace(request, shots=(n_shot,), classifiers=(name,)) for n_shot, name in request.pairs]
-    return [_measure(network, one, dataset, store, tell) for one in requests]
+    how: dict[str, Any] = {"device": chosen_device(device), "precision": precision, "options": request.options}
+    network = TrainedNetwork(load_backbone(path), Path(path).name, training=training, **how)
+    return [_measure(network, one, dataset, store, tell) for one in request.parts]
 
 
 def evaluate_run(
@@ -197,19 +195,17 @@ def evaluate_run(
     precision: Precision = "auto",
     unfinished: bool = False,
     fit: Collection[str] = (),
-    tell: Tell | None = None,
+    tell: Tell = _ignore,
 ) -> list[Evaluation]:
-    """Measure a run: each number of shots and classifier with the epoch that was best for it on the validation split.
+    """Measure a run: each number of shots and classifier with the epoch that `best_epoch` finds for it.
 
-    (A classifier that was not validated, such as k-NN, takes nearest centroid's best epoch; shots that were not
-    validated take the nearest number's.) Results are kept in the run's folder, and the same request for the same data
-    reads them. Results of an unfinished run say so, and have other file names: the finished run is measured anew.
+    Results are kept in the run's folder, and the same request for the same data reads them. Results of an unfinished
+    run say so, and have other file names: the finished run is measured anew.
 
     `run` is the run's folder; or the run opened, which then determines `data_dir`, `device`, `precision` and
     `unfinished`: whether to measure a run that was stopped, or is still training, instead of refusing it. The other
     arguments are those of `evaluate_weights`.
     """
-    tell = tell or (lambda message: None)
     if not isinstance(run, TrainedRun):
         run = TrainedRun(run, data_dir=data_dir, device=device, precision=precision, unfinished=unfinished)
     method = METHODS.get(run.config.method_name)
@@ -217,9 +213,8 @@ def evaluate_run(
     store = run.store(request.split, request.dataset, request.side)
     request = _fitted(request, store, run.trained_on, fit, tell)
     found = []
-    for n_shot, classifier in request.pairs:
-        weights = run.best_weights(n_shot, classifier)
-        one = replace(request, shots=(n_shot,), classifiers=(classifier,))
+    for one in request.parts:
+        weights = run.best_weights(one.shots[0], one.classifiers[0])
         name = f"evaluations/{file_name(run, one, weights, store)}"
         if not (run.run.path / name).is_file():
             (run.run.path / "evaluations").mkdir(exist_ok=True)
@@ -257,7 +252,7 @@ def _fitted(
         tell(doubt)
     by_class = ImagesByClass(store.labels, store.class_names)
     if fit:
-        check_splits({request.split: store.labels})
+        check_split(request.split, store.labels)
         asked: dict[str, Any] = {name: getattr(request, name) for name in EVALUATION_SETTINGS}
         fitting, messages = fit_episodes(by_class, request.split, **asked, auto=fit)
         for message in messages:
@@ -270,18 +265,12 @@ def _fitted(
 
 def _measure(network: TrainedNetwork, request: Request, dataset: str, store: Store, tell: Tell) -> Evaluation:
     """Measure a request of one number of shots and one classifier. The images are embedded once per network."""
-    if len(store) >= MANY and not network.has_embedded(store, request.layers) and not sys.stderr.isatty():
+    if len(store) >= MANY and (store.folder, request.layers) not in network.embedded and not sys.stderr.isatty():
         tell(f"Embedding {len(store):,} images of {dataset} with {network.name} on {network.device.type}.")
     features = network.feature_set(store, request.split, request.layers)
-    n_shot, classifier = request.pairs[0]
+    n_shot, classifier = request.shots[0], request.classifiers[0]
     spec = replace(request.spec(n_shot), classifier=classifier)
-    return Evaluation(
-        n_shot,
-        classifier,
-        evaluate_features(features, spec=spec),
-        network.name,
-        dataset,
-        request.layers,
-        by_class=evaluate_classes(features, spec=spec) if request.by_class else None,
-        options=request.options,
-    )
+    accuracy = evaluate_features(features, spec=spec)
+    by_class = evaluate_classes(features, spec=spec) if request.by_class else None
+    more: dict[str, Any] = {"layers": request.layers, "by_class": by_class, "options": request.options}
+    return Evaluation(n_shot, classifier, accuracy, network.name, dataset, **more)

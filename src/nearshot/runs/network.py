@@ -103,13 +103,12 @@ class TrainedNetwork:
     ) -> None:
         if options.input_size is not None:
             backbone.set_input_size(options.input_size)
-        self.options = options
-        self.projection = None if projection is None else projection.to(device)
-        self.backbone, self.name, self.device, self.training = backbone.to(device), name, device, training
+        self.backbone, self.projection = backbone.to(device), None if projection is None else projection.to(device)
+        self.name, self.device, self.training, self.options = name, device, training, options
         if device.type == "cuda":
             self.backbone.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.bfloat16 = uses_bfloat16(precision, device.type)
-        self._features: dict[tuple[Path, Layers], Tensor] = {}
+        self.embedded: dict[tuple[Path, Layers], Tensor] = {}  # features, by the folders of splits
         self._centres: dict[Layers, Tensor] = {}
 
     def network(self, layers: Layers = (), *, projected: bool = False) -> InPrecision:
@@ -117,16 +116,12 @@ class TrainedNetwork:
         projection = self.projection if projected else None
         return InPrecision(self.backbone, bfloat16=self.bfloat16, layers=layers, projection=projection)
 
-    def has_embedded(self, store: Store, layers: Layers = ()) -> bool:
-        """Return whether the features of a split are available without embedding it."""
-        return (store.folder, layers) in self._features
-
     def features(self, store: Store, layers: Layers = ()) -> Tensor:
         """Return the features of a split, (image, dim) float32."""
         key = (store.folder, layers)
-        if key not in self._features:
-            self._features[key] = self._embedded(store, layers, self.options.n_views)
-        return self._features[key]
+        if key not in self.embedded:
+            self.embedded[key] = self._embedded(store, layers, self.options.n_views)
+        return self.embedded[key]
 
     def centre(self, layers: Layers = ()) -> Tensor | None:
         """Return the mean feature of the training set: the one saved with the weights, or one computed here."""
@@ -152,7 +147,7 @@ class TrainedNetwork:
 
     def _embedded(self, store: Store, layers: Layers, n_views: int = 1) -> Tensor:
         feed, network = ImageFeed(store.images, self.device), self.network(layers).features
-        features = embed_images(self.backbone, feed, device=self.device, network=network, n_views=n_views, show=None)
+        features = embed_images(self.backbone, feed, network=network, n_views=n_views, show=None)
         return power_transform(features, self.options.power)
 
 

@@ -44,8 +44,7 @@ def autoconfigure(
     """
     if not auto:
         return config, []
-    titles = {"train": "training", "val": "validation"}
-    check_splits({titles[split]: store.labels for split, store in stores.items()})
+    check_split("training", stores["train"].labels)
     messages: list[str] = []
     if batch_kind(config) == "episodes":
         config, messages = _with_episodes(config, stores["train"], auto, n_ranks)
@@ -56,6 +55,7 @@ def autoconfigure(
         fact = f"The training split has {counted(n_images, 'image')}{_sharing(n_ranks)}"
         config, messages = replace(config, batch_size=size), _changes(fact, ["batch_size"], [given], [size])
     if "val" in stores:
+        check_split("validation", stores["val"].labels)
         config, more = fit_validation(config, stores["val"], auto)
         messages += more
     return config, messages
@@ -134,17 +134,16 @@ def check_enough(store: Store) -> None:
         )
 
 
-def check_splits(splits: Mapping[str, Tensor]) -> None:
-    """Check that each split, of labels (image,), has two classes, of two images or more in all but training."""
-    for split, labels in splits.items():
-        least = 1 if split == "training" else 2
-        n_usable = int((ImagesByClass(labels).sizes >= least).sum())
-        if n_usable < 2:
-            last = " Without a validation split, the last epoch is kept." if split == "validation" else ""
-            raise InputError(
-                f"The {split} split needs 2 classes of {counted(least, 'image')} or more, and has {n_usable}. Add "
-                f"classes or images, or split the classes differently: {HOW_TO_SPLIT}.{last}"
-            )
+def check_split(split: str, labels: Tensor) -> None:
+    """Check that a split, of labels (image,), has two classes, of two images or more unless it is for training."""
+    least = 1 if split == "training" else 2
+    n_usable = int((ImagesByClass(labels).sizes >= least).sum())
+    if n_usable < 2:
+        last = " Without a validation split, the last epoch is kept." if split == "validation" else ""
+        raise InputError(
+            f"The {split} split needs 2 classes of {counted(least, 'image')} or more, and has {n_usable}. Add classes "
+            f"or images, or split the classes differently: {HOW_TO_SPLIT}.{last}"
+        )
 
 
 def _skip_tiny(

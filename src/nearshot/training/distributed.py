@@ -90,15 +90,14 @@ class _Gather(torch.autograd.Function):
         return gradients[0].chunk(n_ranks)[dist.get_rank()] * n_ranks
 
 
-def synchronise_batch_norm(network: nn.Module, device: torch.device) -> nn.Module:
-    """Return the network with batch norm over all ranks' images. PyTorch's own has no CPU version."""
+def synchronise_batch_norm(network: nn.Module, device: torch.device) -> None:
+    """Compute batch norm over all ranks' images, in all modules below `network`. PyTorch's own has no CPU version."""
     if device.type == "cuda":
-        converted: nn.Module = nn.SyncBatchNorm.convert_sync_batchnorm(network)
-        return converted
+        nn.SyncBatchNorm.convert_sync_batchnorm(network)
+        return
     for module in network.modules():
         if type(module) is nn.BatchNorm2d:
             module.__class__ = _SynchronisedBatchNorm
-    return network
 
 
 class _SynchronisedBatchNorm(nn.BatchNorm2d):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 
 import torch
@@ -21,7 +20,6 @@ def embed_images(
     backbone: Backbone,
     feed: ImageFeed,
     *,
-    device: torch.device,
     network: Callable[[Tensor], Tensor] | None = None,
     bfloat16: bool = False,
     n_views: int = 1,
@@ -32,25 +30,21 @@ def embed_images(
     Args:
         backbone: in evaluation mode, on the device.
         feed: the images.
-        device: where to embed.
         network: a function of normalised images to use instead, such as `backbone.multi_layer`.
         bfloat16: whether the network computes in bfloat16.
         n_views: the number of views of each image, whose embeddings are averaged; see `view_of`.
         show: whether to show progress; None does on a terminal.
     """
-    spec = backbone.spec
-    network = network or backbone
+    spec, network, at_once = backbone.spec, network or backbone, images_at_once(feed.device)
     check_evaluation_mode(network)
-
-    at_once = images_at_once(device)
-    steps = with_progress(range(math.ceil(len(feed) / at_once)), "embedding", show=show)
+    steps = with_progress(range(0, len(feed), at_once), "embedding", show=show)
     batches = zip(steps, feed.batches(torch.arange(len(feed)), at_once), strict=True)
 
     def embedded(images: Tensor) -> Tensor:
         views = (view_of(images, number, spec.input_size) for number in range(n_views))
         return torch.stack([network(normalise_images(view, *spec.normalisation)).float() for view in views]).mean(0)
 
-    with torch.autocast(device.type, torch.bfloat16, enabled=bfloat16):
+    with torch.autocast(feed.device.type, torch.bfloat16, enabled=bfloat16):
         return embed(embedded, (images for _, images in batches))
 
 

@@ -22,14 +22,11 @@ N_TURNS = 4  # quarters of a full turn
 
 
 class Embedded(NamedTuple):
-    """The output of a `Learner`: embeddings for the loss, and the logits of the linear heads that there are.
-
-    `logits` are of the training classes, and `turns` of the quarter turns that the images may have had.
-    """
+    """The output of a `Learner`: embeddings for the loss, and the logits of the linear heads that there are."""
 
     embeddings: Tensor
-    logits: Tensor | None = None
-    turns: Tensor | None = None
+    logits: Tensor | None = None  # of the training classes
+    turns: Tensor | None = None  # of the quarter turns that the images may have had
 
 
 class Learner(nn.Module):
@@ -42,7 +39,8 @@ class Learner(nn.Module):
             self.backbone: Backbone = build_backbone(config.backbone, input_size=input_size)
         else:
             self.backbone = load_backbone(weights_of_run(config.init), input_size=input_size)
-            freeze_stages(self.backbone, config.freeze)
+            if config.freeze:
+                freeze_stages(self.backbone, config.freeze)
         dim = self.backbone.embedding_dim
         self.projection: ProjectionHead | None = None
         if config.projection is not None:
@@ -68,9 +66,7 @@ class Learner(nn.Module):
 
 
 def freeze_stages(backbone: Backbone, n_stages: int) -> None:
-    """Freeze the first stages: all weights that the output of the last of them depends on."""
-    if n_stages == 0:
-        return
+    """Freeze the first stages, at least one: all weights that the output of the last of them depends on."""
     side = backbone.spec.input_size
     outputs = backbone.stages(torch.zeros(1, 3, side, side))
     if n_stages >= len(outputs):

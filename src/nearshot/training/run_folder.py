@@ -18,6 +18,7 @@ from __future__ import annotations
 import hashlib
 import json
 import platform
+import re
 import sys
 from dataclasses import dataclass
 from importlib import metadata
@@ -38,7 +39,7 @@ from nearshot.text import format_list
 from nearshot.training.config import TrainConfig, dataset_name, differences
 from nearshot.training.presets import PHOTOS, closest_preset
 
-__all__ = ["RunFolder", "best_epoch", "describe_environment", "device_name", "folder_name", "run_name"]
+__all__ = ["RunFolder", "best_epoch", "describe_environment", "folder_name", "run_name"]
 
 Best = dict[str, dict[str, Any]]  # by "5-shot centroid" and the like: the best epoch and its accuracy
 LONGEST_NAME = 120
@@ -56,7 +57,7 @@ def run_name(config: TrainConfig) -> str:
     preset, different = closest_preset(config)
     own = {name: dataset_name(str(value)) if name == "dataset" else value for name, (_, value) in different.items()}
     name = ",".join([preset, *(f"{key}={_short(value)}" for key, value in own.items())])
-    name = "".join(letter if letter.isalnum() or letter in ".,=+-_" else "-" for letter in name)
+    name = re.sub(r"[^\w.,=+-]", "-", name)
     if len(name) <= LONGEST_NAME:
         return name
     return f"{name[: LONGEST_NAME - 9]}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
@@ -77,23 +78,16 @@ def folder_name(config: TrainConfig) -> str:
         preset = f"{dataset_name(config.dataset)}-{config.method_name}"
     parts = [preset, *([f"seed{config.seed}"] if config.seed else [])]
     parts += [hashlib.sha256(json.dumps(others, sort_keys=True).encode()).hexdigest()[:4]] if others else []
-    return "".join(letter if letter.isalnum() or letter in ".+-_" else "-" for letter in "-".join(parts))
+    return re.sub(r"[^\w.+-]", "-", "-".join(parts))
 
 
 @dataclass(frozen=True)
 class TrainingClasses:
     """The classes of a training split, as a run records them in its folder and in its weights.
 
-    Prepared datasets change: another seed or other fractions move classes between splits. So measured splits are
-    compared with this record.
-
-    A class is identified by its name: in the dataset that it was trained in, and among the datasets that nearshot
-    knows, such as miniImageNet and tieredImageNet. In other datasets, such as a user's own, an equal name may be
-    another class.
-
-    Attributes:
-        dataset: the name under which the dataset was prepared.
-        class_names: the names of the classes of its training split.
+    Measured splits are compared with this record, since another preparation moves classes between splits. A class is
+    identified by its name: in the dataset that it was trained in, and among the datasets that nearshot knows, such as
+    miniImageNet and tieredImageNet. In other datasets, such as a user's own, an equal name may be another class.
     """
 
     dataset: str
@@ -278,7 +272,7 @@ def describe_environment(device: torch.device) -> dict[str, Any]:
         "torch": torch.__version__,
         **{name: metadata.version(name) for name in packages},
         "system": platform.platform(),
-        "device": device_name(device),
+        "device": _device_name(device),
         "threads": torch.get_num_threads(),
         # Without absolute paths, which may be private.
         "command": [Path(word).name if Path(word).is_absolute() else word for word in sys.argv],
@@ -286,14 +280,13 @@ def describe_environment(device: torch.device) -> dict[str, Any]:
     }
 
 
-def device_name(device: torch.device) -> str:
+def _device_name(device: torch.device) -> str:
     """Return the model of a GPU or of the processor."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     described = Path("/proc/cpuinfo")
-    lines = described.read_text().splitlines() if described.is_file() else []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return next((name for name in names if name), platform.processor() or "CPU")
+    found = re.search(r"^model name\s*: *(\S.*)", described.read_text() if described.is_file() else "", re.MULTILINE)
+    return found[1].strip() if found else platform.processor() or "CPU"
 
 
 def _short(value: object) -> str:

@@ -27,17 +27,11 @@ STEPS_BEFORE_CAPTURE = 5
 
 
 class Prepared(NamedTuple):
-    """A batch as the network sees it.
+    """A batch as the network sees it."""
 
-    Attributes:
-        images: (image, 3, height, width) of this rank, augmented and normalised.
-        turns: (image,) of the whole batch, by how many quarters each image is turned; None without `rotation_weight`.
-        answers: of the teacher to this rank's images, before they are mixed; None without a teacher.
-    """
-
-    images: Tensor
-    turns: Tensor | None = None
-    answers: Tensor | None = None
+    images: Tensor  # (image, 3, height, width) of this rank, augmented and normalised
+    turns: Tensor | None = None  # (image,) of the whole batch: the quarters by which each image is turned
+    answers: Tensor | None = None  # of the teacher to this rank's images, before they are mixed
 
 
 class Step:
@@ -48,36 +42,23 @@ class Step:
         optimiser: the one inside Fabric's, which has a copy of its attributes that may be out of date.
         generator: the random numbers of augmentation and pair subsampling, the same on all ranks.
         log_temperature: the logarithm of a learnt temperature, which must stay positive; None if it is not learnt.
-        average: the moving average of the learner's weights; None without `ema_decay`.
-        mixup: mixup and CutMix; None without them.
-        teacher: the network to learn from as well, if there is one.
     """
 
     def __init__(
-        self,
-        fabric: Fabric,
-        hardware: Hardware,
-        config: TrainConfig,
-        learner: Learner,
-        teacher: Teacher | None = None,
+        self, fabric: Fabric, hardware: Hardware, config: TrainConfig, learner: Learner, teacher: Teacher | None = None
     ) -> None:
-        device = fabric.device
-        learner = learner.to(device).to(memory_format=hardware.memory_format)  # type: ignore[call-overload]
+        self.fabric, self.hardware, self.config, self.method = fabric, hardware, config, resolve_method(config)
+        self.learner, self.teacher, device = learner, teacher, fabric.device
+        for network in (learner, teacher) if teacher is not None else (learner,):
+            network.to(device).to(memory_format=hardware.memory_format)  # type: ignore[call-overload]
         if config.sync_batch_norm and fabric.world_size > 1:
             synchronise_batch_norm(learner, device)
-        self.teacher = teacher
-        if teacher is not None:
-            teacher.to(device).to(memory_format=hardware.memory_format)  # type: ignore[call-overload]
         if hardware.fuse:
             fuse(learner.backbone)
         self.average = WeightAverage(learner, config.ema_decay) if config.ema_decay else None
-        self.mixup: Mixup | None = None
-        if config.mixup or config.cutmix:
-            self.mixup = Mixup(config, learner.backbone, device)
+        self.mixup = Mixup(config, learner.backbone, device) if config.mixup or config.cutmix else None
         if hardware.compile:
             learner.compile()
-        self.fabric, self.hardware, self.config, self.method = fabric, hardware, config, resolve_method(config)
-        self.learner = learner
         self.log_temperature: nn.Parameter | None = None
         if config.learn_temperature:
             start = torch.tensor(math.log(config.temperature), dtype=torch.float32, device=device)

@@ -290,8 +290,8 @@ class Training:
         return {name: accuracy.mean for name, accuracy in accuracies.items()}
 
     def _embed(self, feed: ImageFeed) -> Tensor:
-        device, bfloat16 = self.fabric.device, "bf16" in str(self.fabric.strategy.precision.precision)
-        return embed_images(self.saved.backbone, feed, device=device, network=self.embedder, bfloat16=bfloat16)
+        bfloat16 = "bf16" in str(self.fabric.strategy.precision.precision)
+        return embed_images(self.saved.backbone, feed, network=self.embedder, bfloat16=bfloat16)
 
     def save(self) -> None:
         """Write a checkpoint on the first rank, and then remove weights that are not among the best."""
