@@ -103,10 +103,10 @@ class TrainedNetwork:
     ) -> None:
         if options.input_size is not None:
             backbone.set_input_size(options.input_size)
-        self.backbone, self.projection = backbone.to(device), None if projection is None else projection.to(device)
+        # Channels last is faster, on a CPU as well.
+        self.backbone = backbone.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self.projection = None if projection is None else projection.to(device)
         self.name, self.device, self.training, self.options = name, device, training, options
-        if device.type == "cuda":
-            self.backbone.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.bfloat16 = uses_bfloat16(precision, device.type)
         self.embedded: dict[tuple[Path, Layers], Tensor] = {}  # features, by the folders of splits
         self._centres: dict[Layers, Tensor] = {}
