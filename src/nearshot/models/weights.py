@@ -217,16 +217,6 @@ def published_file(name: str) -> Path:
     return path
 
 
-def nothing_trained(path: str | Path, looked_for: str) -> InputError:
-    """Return the error for a path that does not exist and is not the name of a published backbone either."""
-    names = [AUTO, *PUBLISHED, *VARIANTS]
-    beside = Path(path).parent.iterdir() if Path(path).parent.is_dir() else ()
-    return InputError(
-        f"There is no {looked_for} {str(path)!r}, nor a trained backbone of that name; there are: "
-        f"{', '.join(names)}, and timm:<model>.{did_you_mean(path, [*names, *beside])}"
-    )
-
-
 def _path_of(path_or_name: str | Path) -> Path:
     return published_file(str(path_or_name)) if str(path_or_name) in PUBLISHED else Path(path_or_name)
 
@@ -234,7 +224,12 @@ def _path_of(path_or_name: str | Path) -> Path:
 def _read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """Return the description and the tensors of a file. Other formats than safetensors are not read: they run code."""
     if not path.is_file():
-        raise nothing_trained(path, "weights file")
+        names = [AUTO, *PUBLISHED, *VARIANTS]
+        beside = path.parent.iterdir() if path.parent.is_dir() else ()
+        raise InputError(
+            f"There is no run or weights file {str(path)!r}, nor a trained backbone of that name; there are: "
+            f"{', '.join(names)}, and timm:<model>.{did_you_mean(path, [*names, *beside])}"
+        )
     metadata, tensors = read_tensors(path)
     if metadata.get("format") != FORMAT or metadata.get("version") != VERSION:
         found = f"{metadata.get('format')!r}, version {metadata.get('version')!r}"

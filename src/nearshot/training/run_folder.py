@@ -9,7 +9,6 @@ events.out.tfevents.*    both, for TensorBoard (needs the extra `tensorboard`)
 checkpoint.pt            the state to resume from
 weights/                 epoch-0010.safetensors, …: the best epochs, and at the end the last one
 result.json              the best epochs with their accuracies; only a finished run has it
-job.json                 how `nearshot reproduce` trained it; other runs have none
 evaluations/             later measurements; those of an unfinished run have names that begin with "unfinished"
 """
 
@@ -43,7 +42,7 @@ __all__ = ["RunFolder", "best_epoch", "describe_environment", "folder_name", "ru
 
 Best = dict[str, dict[str, Any]]  # by "5-shot centroid" and the like: the best epoch and its accuracy
 LONGEST_NAME = 120
-CLASSES, JOB = "training_classes.json", "job.json"
+CLASSES = "training_classes.json"
 NOTE = "training_classes"  # the key in the metadata of weights
 _IN_PYTHON = "(in Python, resume=True or overwrite=True)"
 
@@ -199,7 +198,7 @@ class RunFolder:
         for unfinished in [*self.path.glob(".*.partial"), *self.weights.glob(".*.partial")]:
             unfinished.unlink()  # of a process that was killed while it wrote
         if overwrite:  # removes the files of a run, and no others
-            files = [self.path / name for name in ("config.json", "environment.json", CLASSES, "result.json", JOB)]
+            files = [self.path / name for name in ("config.json", "environment.json", CLASSES, "result.json")]
             files += [self.metrics, self.timing, self.checkpoint, *self.path.glob("events.out.tfevents.*")]
             files += [*self.weights.glob("epoch-*.safetensors"), *(self.path / "evaluations").glob("*.json")]
             for file in files:
