@@ -1,0 +1,124 @@
+"""What evaluation gains from views, a power transform and larger inputs: the trained NCA network on CIFAR-FS.
+
+    python benchmarks/views.py      # half an hour on a CPU; writes benchmarks/results/views.json and .md
+
+Validation split, 5-way, nearest centroid. All rows have the same episodes, so that differences are paired. By default
+only the first 200 images of each validation class take part, and the first 100 of each training class make the centre.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from nearshot.data import Store, open_or_prepare
+from nearshot.data.augment import normalise_images, view_of
+from nearshot.devices import chosen_device
+from nearshot.evaluation import Accuracy, compare, embed, evaluate_features, power_transform
+from nearshot.models import Backbone, load_backbone
+
+RESULTS = Path(__file__).parent / "results"
+BACKBONE = "resnet12-nca-cifar-fs"
+SHOTS = (1, 5)
+N_VIEWS = (1, 2, 4, 10)
+POWERS = (1.0, 0.5)
+INPUT_SIZES = (96, 108)
+PLAIN = "1 view"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=str(__doc__), formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data-dir", type=Path, help="where datasets live (default: ~/.cache/nearshot)")
+    parser.add_argument("--images", type=int, default=200, help="of each validation class")
+    parser.add_argument("--training-images", type=int, default=100, help="of each training class, for the centre")
+    parser.add_argument("--output", type=Path, default=RESULTS, help="the folder of the result")
+    options = parser.parse_args()
+    device = chosen_device(None)
+    backbone = load_backbone(BACKBONE).to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+    images, labels = first_images(open_or_prepare("cifar-fs", "val", options.data_dir), options.images)
+    training, _ = first_images(open_or_prepare("cifar-fs", "train", options.data_dir), options.training_images)
+    usual = backbone.spec.input_size
+    found: dict[str, dict[int, Accuracy]] = {}
+
+    def measure(name: str, features: Tensor, of_training: Tensor, power: float = 1.0) -> None:
+        centre = power_transform(of_training, power).mean(0)
+        settings: dict[str, Any] = {"centre": centre, "split": "val", "progress": False}
+        given = power_transform(features, power)
+        found[name] = {shot: evaluate_features(given, labels, n_shot=shot, **settings) for shot in SHOTS}
+        print(name, *map(str, found[name].values()), flush=True)
+
+    of_training = embedded(backbone, training, 0, usual)
+    total = torch.zeros(())
+    for number in range(max(N_VIEWS)):
+        total = total + embedded(backbone, images, number, usual)
+        if (n_views := number + 1) in N_VIEWS:
+            for power in POWERS:
+                words = f"{n_views} view{'s' * (n_views > 1)}" + (f", power {power:g}" if power != 1 else "")
+                measure(words, total / n_views, of_training, power)
+    for size in INPUT_SIZES:
+        backbone.set_input_size(size)
+        measure(f"input size {size}", embedded(backbone, images, 0, size), embedded(backbone, training, 0, size))
+    write(found, options, device, len(images))
+
+
+def first_images(store: Store, n_images: int) -> tuple[Tensor, Tensor]:
+    """Return the first images of each class, (image, height, width, 3), and their labels."""
+    classes = store.labels.unique().tolist()
+    rows = torch.cat([(store.labels == label).nonzero()[:n_images, 0] for label in classes])
+    return torch.from_numpy(store.images[rows.numpy()]), store.labels[rows]
+
+
+def embedded(backbone: Backbone, images: Tensor, view: int, size: int) -> Tensor:
+    """Return the embeddings of one view of each image, on the CPU."""
+
+    def network(batch: Tensor) -> Tensor:
+        features: Tensor = backbone(normalise_images(view_of(batch, view, size), *backbone.spec.normalisation))
+        return features.float()
+
+    return embed(network, images, batch_size=256, device=next(backbone.parameters()).device)
+
+
+def write(found: dict[str, dict[int, Accuracy]], options: argparse.Namespace, device: torch.device, n: int) -> None:
+    rows: dict[str, Any] = {
+        name: {
+            f"{shot}-shot": {
+                "mean": one.mean,
+                "interval95": one.interval95,
+                "paired": asdict(compare(one, found[PLAIN][shot])),
+            }
+            for shot, one in accuracies.items()
+        }
+        for name, accuracies in found.items()
+    }
+    about = f"Features of `{BACKBONE}`; {n:,} images of CIFAR-FS's validation split, 5-way, nearest centroid, 10,000 "
+    about += "episodes, the same for all rows; ± is over episodes. One network."
+    lines = [about, "", "| features | 1-shot | change | 5-shot | change |", "|---|---:|---:|---:|---:|"]
+    for name, row in rows.items():
+        cells = []
+        for one in row.values():
+            change = f"{one['paired']['difference']:+.2f} ± {one['paired']['interval95']:.2f}"
+            cells += [f"{one['mean']:.2f} ± {one['interval95']:.2f}", "" if name == PLAIN else change.replace("-", "−")]
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    report = {
+        "backbone": BACKBONE,
+        "images": options.images,
+        "training_images": options.training_images,
+        "torch": torch.__version__,
+        "device": device.type,
+        "protocol": str(found[PLAIN][5].protocol),
+        "rows": rows,
+    }
+    options.output.mkdir(exist_ok=True, parents=True)
+    (options.output / "views.json").write_text(json.dumps(report, indent=1) + "\n")
+    (options.output / "views.md").write_text("\n".join(lines) + "\n")
+    print("\n".join(lines))
+
+
+if __name__ == "__main__":
+    main()
