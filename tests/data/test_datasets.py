@@ -114,7 +114,7 @@ def test_mini_imagenet_by_tables(tmp_path: Path) -> None:
     check_mini(stores)
     assert set(stores["val"].class_names) == set(standard_splits("mini-imagenet")["val"])
     del members["images/" + standard_splits("mini-imagenet")["val"][0] + "00000001.jpg"]
-    with pytest.raises(FileFormatError, match=r"val.csv in .* lists .*00000001.jpg', which is not there"):
+    with pytest.raises(FileFormatError, match=r"val.csv in .* lists .*00000001.jpg'"):
         prepare("mini-imagenet", write_zip(tmp_path / "m.zip", members), data_dir=tmp_path / "e")
 
 
@@ -242,7 +242,7 @@ def test_bad_folders(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="has no table"):
         plan_folder(files, table="nowhere.csv")
     for table, message in [
-        (b"file,label\nx.png,a", "Line 2 of t.csv lists 'x.png'"),
+        (b"file,label\nx.png,a", "Line 2 of t.csv .* lists 'x.png'"),
         (b"a,b\n1,2", "needs the columns"),
     ]:
         folder = write_folder(tmp_path / "bad", class_folders(ANIMALS) | {"t.csv": table})
