@@ -47,7 +47,10 @@ def data_folder(data_dir: str | Path | None = None) -> Path:
 
 
 def prepared_splits(dataset: str, data_dir: str | Path | None = None, *, side: int | None = None) -> dict[str, Path]:
-    """Return the folders of a dataset's splits, at the given side or at the only one."""
+    """Return the folders of a dataset's splits, at the given side or at the only one.
+
+    Splits that were prepared in two different ways, and so may share classes, are an error.
+    """
     manifests = prepared_manifests(dataset, data_dir, side=side)
     sides = sorted({int(path.parent.parent.name) for path in manifests}, reverse=True)
     if not sides:
@@ -55,6 +58,15 @@ def prepared_splits(dataset: str, data_dir: str | Path | None = None, *, side: i
         raise InputError(f"Dataset {dataset!r} is not prepared in {data_folder(data_dir)}{at_side}.")
     if len(sides) > 1:
         raise InputError(f"Dataset {dataset!r} is prepared with sides {sides}; choose one with side.")
+    preparations = []
+    for path in manifests:
+        with suppress(FileFormatError):  # opening that split gives the error
+            preparations.append(read_manifest(path.parent).get("preparation"))
+    if any(preparation != preparations[0] for preparation in preparations):
+        raise FileFormatError(
+            f"The splits in {manifests[0].parent.parent} are of two preparations, and may share classes. Prepare the "
+            "dataset again (nearshot data prepare …), with the options that you want."
+        )
     return {path.parent.name: path.parent for path in manifests}
 
 
@@ -116,10 +128,9 @@ class Store:
         prepared with several.
         """
         splits = prepared_splits(dataset, data_dir, side=side)
-        at_side = next(iter(splits.values())).parent
         if split not in splits:
-            raise InputError(f"{dataset!r} has no split {split!r} at side {at_side.name}; it has {sorted(splits)}.")
-        check_together(at_side)
+            side = int(next(iter(splits.values())).parent.name)
+            raise InputError(f"{dataset!r} has no split {split!r} at side {side}; it has {sorted(splits)}.")
         return cls(splits[split])
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -191,16 +202,3 @@ def read_manifest(folder: Path) -> dict[str, Any]:
             f"{VERSION}). Use that version, or prepare the dataset again."
         )
     return manifest
-
-
-def check_together(folder: Path) -> None:
-    """Raise an error if the splits in a folder were prepared in two different ways, and so may share classes."""
-    preparations = []
-    for file in folder.glob("[!.]*/manifest.json"):
-        with suppress(FileFormatError):  # opening that split gives the error
-            preparations.append(read_manifest(file.parent).get("preparation"))
-    if any(preparation != preparations[0] for preparation in preparations):
-        raise FileFormatError(
-            f"The splits in {folder} are of two preparations. Prepare the dataset again (nearshot data prepare …), "
-            "with the options that you want."
-        )
