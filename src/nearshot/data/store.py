@@ -108,16 +108,17 @@ class Store:
         for name, size in (("images.u8", n_images * side * side * 3), ("hashes.bin", n_images * HASH_BYTES)):
             file = self.folder / name
             if not file.is_file() or file.stat().st_size != size:
-                raise self._damaged(file, "is missing or cut short")
+                raise self._damaged(f"{file} is missing or cut short")
         self.images: Pixels = np.memmap(self.folder / "images.u8", np.uint8, "r", shape=(n_images, side, side, 3))
         file = self.folder / "labels.npy"
         try:
             labels: npt.NDArray[np.int64] = np.load(file, allow_pickle=False)
-            is_valid = labels.dtype == np.int64 and labels.shape == (n_images,) and 0 <= labels.min() <= labels.max()
+            is_valid = labels.dtype == np.int64 and labels.shape == (n_images,)
+            is_valid = is_valid and 0 <= labels.min() <= labels.max() < n_classes
         except Exception:  # a damaged file can raise anything
             is_valid = False
-        if not is_valid or labels.max() >= n_classes:
-            raise self._damaged(file, f"does not have {n_images} labels from 0 to {n_classes - 1}")
+        if not is_valid:
+            raise self._damaged(f"{file} does not have {n_images} labels from 0 to {n_classes - 1}")
         self.labels: Tensor = torch.from_numpy(labels)
 
     @classmethod
@@ -169,8 +170,8 @@ class Store:
         if fingerprint_of(self.manifest, self.hashes, self.labels.numpy(), self.image_names) != self.fingerprint:
             raise FileFormatError(f"The labels or names of {self.folder} have changed. {advice}")
 
-    def _damaged(self, file: Path, how: str) -> FileFormatError:
-        return FileFormatError(f"The store is damaged: {file} {how}. Prepare the dataset {self.dataset!r} again.")
+    def _damaged(self, how: str) -> FileFormatError:
+        return FileFormatError(f"The store is damaged: {how}. Prepare the dataset {self.dataset!r} again.")
 
 
 def hash_of(pixels: Pixels) -> npt.NDArray[np.uint8]:
