@@ -247,10 +247,14 @@ def start(how: str, photos: Path, data: Path, gate: str | Path = "no gate") -> s
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
-def start_two(how: str, photos: Path, data: Path, gate: Path) -> tuple[subprocess.Popen[str], subprocess.Popen[str]]:
-    """One that is in the middle of its work, and another that waits for it and has said so."""
+@pytest.mark.slow
+@pytest.mark.parametrize(("how", "killed"), [("prepare", False), ("open", False), ("open", True)])
+def test_the_second_waits_and_takes_what_the_first_made(tmp_path: Path, how: str, killed: bool) -> None:
+    """The first is in the middle of its work, and the second says that it waits."""
+    photos = write_folder(tmp_path / "photos", class_folders(CLASSES, 24, side=8))
+    data, gate, end = tmp_path / "d", tmp_path / "gate", time.monotonic() + 60
+    gate.touch()
     first = start("prepare", photos, data, gate)
-    end = time.monotonic() + 60
     state = data / "photos" / ".8.partial" / "train" / "state.json"
     while not state.exists() or read_json(state)["n_read"] == 0:
         assert first.poll() is None, first.communicate()
@@ -261,16 +265,6 @@ def start_two(how: str, photos: Path, data: Path, gate: Path) -> tuple[subproces
     said = second.stderr.readline()
     assert "waiting" in said
     assert str(data / "photos") in said
-    return first, second
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("how", "killed"), [("prepare", False), ("open", False), ("open", True)])
-def test_the_second_waits_and_takes_what_the_first_made(tmp_path: Path, how: str, killed: bool) -> None:
-    photos = write_folder(tmp_path / "photos", class_folders(CLASSES, 24, side=8))
-    data, gate = tmp_path / "d", tmp_path / "gate"
-    gate.touch()
-    first, second = start_two(how, photos, data, gate)
     if killed:
         first.kill()
     else:

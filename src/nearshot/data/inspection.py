@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from PIL import Image
 
-from nearshot.data.store import HASH_BYTES, Store
+from nearshot.data.store import Store
 from nearshot.errors import InputError
 from nearshot.io import atomic_write
 from nearshot.text import with_progress
@@ -30,16 +30,17 @@ class Occurrence(NamedTuple):
 
 def repeated_images(stores: Mapping[str, Store]) -> list[list[Occurrence]]:
     """Return groups of images with equal pixels, within and across splits."""
-    places: dict[bytes, list[tuple[str, int]]] = {}
-    for split, store in stores.items():
-        for index, digest in enumerate(store.hashes.view(f"V{HASH_BYTES}").ravel().tolist()):
-            places.setdefault(digest, []).append((split, index))
-
-    def occurrence(split: str, index: int) -> Occurrence:
+    hashes = np.concatenate([store.hashes for store in stores.values()])
+    _, group, size = np.unique(hashes, axis=0, return_inverse=True, return_counts=True)
+    group = group.reshape(-1)
+    owners = [(split, index) for split, store in stores.items() for index in range(len(store))]
+    found: dict[int, list[Occurrence]] = {}
+    for place in np.nonzero(size[group] > 1)[0].tolist():
+        split, index = owners[place]
         store = stores[split]
-        return Occurrence(split, store.class_names[int(store.labels[index])], store.image_names[index])
-
-    return sorted([occurrence(*place) for place in group] for group in places.values() if len(group) > 1)
+        occurrence = Occurrence(split, store.class_names[int(store.labels[index])], store.image_names[index])
+        found.setdefault(int(group[place]), []).append(occurrence)
+    return sorted(found.values())
 
 
 def splits_that_share(groups: Sequence[Sequence[Occurrence]]) -> Counter[tuple[str, ...]]:
