@@ -212,7 +212,7 @@ def _origins(name: str, data_dir: str | Path | None) -> set[str]:
     for manifest in prepared_manifests(name, data_dir):
         with suppress(FileFormatError):
             origins.add(read_manifest(manifest.parent).get("origin"))
-    return origins - {None}
+    return {origin for origin in origins if origin is not None}
 
 
 @contextmanager
