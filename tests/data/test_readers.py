@@ -132,7 +132,11 @@ def test_truncated_archives_are_refused(tmp_path: Path) -> None:
             with pytest.raises(FileFormatError, match=f"{name} is cut short: it has no end"):
                 open_files(tmp_path / name)
     (tmp_path / "f.tar").write_bytes(content[: 5 * size + 512])
-    assert len(open_files(tmp_path / "f.tar").names()) == 5
+    files = open_files(tmp_path / "f.tar")
+    assert len(files.names()) == 5
+    os.truncate(tmp_path / "f.tar", 4 * size + 1000)  # in the middle of a member, after the archive was opened
+    with pytest.raises(FileFormatError, match="4.bin"):
+        files.read("4.bin")
 
 
 def test_what_is_no_archive_or_cannot_be_read(tmp_path: Path) -> None:

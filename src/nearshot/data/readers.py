@@ -230,7 +230,10 @@ class _Tar:
     def read(self, archive: tarfile.TarFile, member: tarfile.TarInfo) -> bytes:
         with self.lock:
             file = archive.extractfile(member)
-            return file.read() if file is not None else b""
+            data = file.read() if file is not None else b""
+        if len(data) != member.size:
+            raise EOFError("the archive is cut short")
+        return data
 
 
 def _open_tar(path: Path) -> Files:
