@@ -21,7 +21,7 @@ from layouts import class_folders, write_folder
 from nearshot.cli import main
 from nearshot.data import Store, open_or_prepare, prepare_folder
 from nearshot.data.preparation import LOCK
-from nearshot.data.store import check_together
+from nearshot.data.store import prepared_splits
 from nearshot.errors import FileFormatError, InputError, NearshotError
 from nearshot.io import FileLock, read_json, write_json
 
@@ -212,7 +212,7 @@ def test_splits_of_two_preparations_are_refused_with_the_command(photos: Path, t
         manifest = read_json(file)
         del manifest["preparation"]
         write_json(file, manifest)
-    check_together(folder)
+    assert len(prepared_splits("photos", data)) == 3
     assert_complete(data, prepare_as(photos, data, NEW))
 
 
@@ -247,10 +247,14 @@ def start(how: str, photos: Path, data: Path, gate: str | Path = "no gate") -> s
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
-def start_two(how: str, photos: Path, data: Path, gate: Path) -> tuple[subprocess.Popen[str], subprocess.Popen[str]]:
-    """One that is in the middle of its work, and another that waits for it and has said so."""
+@pytest.mark.slow
+@pytest.mark.parametrize(("how", "killed"), [("prepare", False), ("open", False), ("open", True)])
+def test_the_second_waits_and_takes_what_the_first_made(tmp_path: Path, how: str, killed: bool) -> None:
+    """The first is in the middle of its work, and the second says that it waits."""
+    photos = write_folder(tmp_path / "photos", class_folders(CLASSES, 24, side=8))
+    data, gate, end = tmp_path / "d", tmp_path / "gate", time.monotonic() + 60
+    gate.touch()
     first = start("prepare", photos, data, gate)
-    end = time.monotonic() + 60
     state = data / "photos" / ".8.partial" / "train" / "state.json"
     while not state.exists() or read_json(state)["n_read"] == 0:
         assert first.poll() is None, first.communicate()
@@ -260,17 +264,7 @@ def start_two(how: str, photos: Path, data: Path, gate: Path) -> tuple[subproces
     assert second.stderr is not None
     said = second.stderr.readline()
     assert "waiting" in said
-    assert "'photos'" in said
-    return first, second
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("how", "killed"), [("prepare", False), ("open", False), ("open", True)])
-def test_the_second_waits_and_takes_what_the_first_made(tmp_path: Path, how: str, killed: bool) -> None:
-    photos = write_folder(tmp_path / "photos", class_folders(CLASSES, 24, side=8))
-    data, gate = tmp_path / "d", tmp_path / "gate"
-    gate.touch()
-    first, second = start_two(how, photos, data, gate)
+    assert str(data / "photos") in said
     if killed:
         first.kill()
     else:

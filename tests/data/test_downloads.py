@@ -68,12 +68,9 @@ def address(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     thread.join()
 
 
-def wanted(*urls: str) -> Download:
-    return Download("file.bin", urls, hashlib.md5(CONTENT, usedforsecurity=False).hexdigest(), len(CONTENT))
-
-
 def fetch(tmp_path: Path, *urls: str) -> Path:
-    return download(wanted(*urls), tmp_path)
+    digest = hashlib.md5(CONTENT, usedforsecurity=False).hexdigest()
+    return download(Download("file.bin", urls, digest, len(CONTENT)), tmp_path)
 
 
 def test_a_file_arrives_once(tmp_path: Path, address: str) -> None:

@@ -67,32 +67,27 @@ def test_a_restored_sampler_goes_on_exactly(sampler: Callable[..., Batches], n_t
     iterator = iter(original)
     for _ in range(within):
         next(iterator)
-    state = original.state_dict()
     restored = sampler(seed=99)
     next(iter(restored))  # it may even have been in use
-    restored.load_state_dict(state)
+    restored.load_state_dict(original.state_dict())
     for _ in range(2):
-        rest = list(original)
-        again = list(restored)
-        assert [b.tolist() for b in again] == [b.tolist() for b in rest]
+        assert [b.tolist() for b in restored] == [b.tolist() for b in original]
     assert restored.epoch == original.epoch
 
 
 @every_sampler
 def test_taking_exactly_an_epoch_leaves_the_next_one(sampler: Callable[..., Batches]) -> None:
     """However the batches are taken: a full epoch by islice() is followed by a full epoch."""
-    batches, expected = sampler(seed=1), sampler(seed=1)
+    batches = sampler(seed=1)
     first = list(islice(batches, len(batches)))
     assert batches.epoch == 1
-    assert torch.equal(torch.stack(first), stacked(expected))
+    assert torch.equal(torch.stack(first), stacked(sampler(seed=1)))
     next(iter(batches))
     assert torch.equal(batches.epoch_indices(), torch.cat(list(batches)))
 
 
 @every_sampler
-def test_ranks_share_every_batch_in_order_and_may_resume_another_number_of_ranks(
-    sampler: Callable[..., Batches],
-) -> None:
+def test_ranks_share_every_batch_and_may_resume_another_number_of_ranks(sampler: Callable[..., Batches]) -> None:
     alone = sampler(seed=5)
     shares = [sampler(seed=rank, rank=rank, n_ranks=4) for rank in range(4)]
     next(iter(alone))

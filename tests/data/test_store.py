@@ -249,12 +249,14 @@ def test_an_interrupted_split_starts_again_for_other_images_or_if_broken_ones_ar
 
 
 def test_nothing_to_prepare(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="None of the 0 images of d s"):
-        write_split(tmp_path / "8", [])
-    with pytest.raises(InputError, match="broken must be 'refuse' or 'skip', not 'ignore'"):
-        write_split(tmp_path / "8", [SourceImage("a", "x", lambda: b"")], broken="ignore")
-    with pytest.raises(InputError, match="None of the 1 image of d s"):
-        write_split(tmp_path / "8", [SourceImage("a", "x", lambda: b"")], broken="skip")
+    broken = [SourceImage("a", "x", lambda: b"")]
+    for images, option, message in (
+        ([], "refuse", "None of the 0 images of d s"),
+        (broken, "skip", "None of the 1 image of d s"),
+        (broken, "ignore", "broken must be 'refuse' or 'skip', not 'ignore'"),
+    ):
+        with pytest.raises(InputError, match=message):
+            write_split(tmp_path / "8", images, broken=option)
     with pytest.raises(InputError, match="side must be from 1 to 4096, not 4097"):
         make(tmp_path, side=4097)
     assert not (tmp_path / "d").exists()

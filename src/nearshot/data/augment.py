@@ -1,12 +1,9 @@
 """Augmentation of a whole batch at once, on the device where it will be used.
 
 Each image draws its own crop, flip and colours; one `grid_sample` cuts, resizes and flips all crops. The distribution
-of the random resized crop is the widely used one (torchvision's): an area drawn uniformly from `scale`, a ratio drawn
-log-uniformly from `ratio`, up to ten tries to fit it, else the largest centred crop that the ratio's bounds allow.
-A padded crop has the size of the image: the image is shifted by up to `padding` pixels each way, over black. A padded
-random crop is the random resized crop of the image with that border; its area is still a share of the image's.
-
-In evaluation, an image is seen at its centre, or as several views of it whose embeddings are averaged.
+of the random resized crop is torchvision's: an area drawn uniformly from `scale`, a ratio drawn log-uniformly from
+`ratio`, up to ten tries to fit it, else the largest centred crop that the ratio's bounds allow. In evaluation, an image
+is seen at its centre, or as several views whose embeddings are averaged.
 
 Nothing here is copied from the host or waits for the device, so that an accelerator can run it in a captured graph:
 numbers enter as scalars of an operation, never as a tensor made from a list.
@@ -122,7 +119,7 @@ def augment(
     if augmentation.crop.startswith("padded"):
         planes = F.pad(planes, (augmentation.padding,) * 4)
     if augmentation.crop.endswith("random"):
-        boxes = random_boxes(planes.shape[2], planes.shape[3], augmentation, draw, area=height * width)
+        boxes = random_boxes(planes.shape[2], planes.shape[3], height * width, augmentation, draw)
     elif augmentation.crop == "padded":
         room = _constant((planes.shape[2] - side + 1, planes.shape[3] - side + 1), planes)
         boxes = F.pad((draw(2) * room).floor(), (0, 2), value=side)  # (image, 4): top, left and twice the side
@@ -133,16 +130,14 @@ def augment(
     return _jitter(result, augmentation, draw).contiguous(memory_format=torch.channels_last)
 
 
-def random_boxes(
-    height: int, width: int, augmentation: Augmentation, draw: Callable[..., Tensor], *, area: int | None = None
-) -> Tensor:
+def random_boxes(height: int, width: int, area: int, augmentation: Augmentation, draw: Callable[..., Tensor]) -> Tensor:
     """Draw crops as (top, left, height, width) in whole pixels, (box, 4); `draw(*shape)` gives (box, *shape).
 
-    Their sizes are shares of `area`, by default that of the image.
+    Their sizes are shares of `area`, that of the image without its border.
     """
     fractions = draw(4, TRIES).unbind(1)  # four of (box, try)
     low, high = augmentation.scale
-    areas = (area or height * width) * (low + (high - low) * fractions[0])  # (box, try)
+    areas = area * (low + (high - low) * fractions[0])  # (box, try)
     low, high = (math.log(bound) for bound in augmentation.ratio)
     ratios = torch.exp(low + (high - low) * fractions[1])
     widths, heights = (areas * ratios).sqrt().round(), (areas / ratios).sqrt().round()
@@ -154,8 +149,7 @@ def random_boxes(
     most_width = min(width, round(height * augmentation.ratio[1])) if ratio > augmentation.ratio[1] else width
     most_height = min(height, round(width / augmentation.ratio[0])) if ratio < augmentation.ratio[0] else height
     none = ~fits.any(1)
-    box_width = box_width.masked_fill(none, most_width)
-    box_height = box_height.masked_fill(none, most_height)
+    box_width, box_height = box_width.masked_fill(none, most_width), box_height.masked_fill(none, most_height)
     top = torch.where(none, (height - box_height) // 2, (fractions[2][:, 0] * (height - box_height + 1)).floor())
     left = torch.where(none, (width - box_width) // 2, (fractions[3][:, 0] * (width - box_width + 1)).floor())
     return torch.stack([top, left, box_height, box_width], dim=1)
@@ -207,9 +201,8 @@ def centre_crop(images: Tensor, size: int) -> Tensor:
 def view_of(images: Tensor, number: int, size: int) -> Tensor:
     """Return a view of each image: (image, height, width, 3) uint8 to (image, 3, size, size) float in [0, 1].
 
-    View 0 is the centre, as in evaluation without views, and view 1 its mirror image. All others are square crops of
-    that centre, every second one mirrored. They are the same for all images, and depend on no random numbers: their
-    areas and places are a Halton sequence, which covers all of them evenly.
+    View 0 is the centre, and view 1 its mirror image. All others are square crops of that centre, every second one
+    mirrored. Their areas and places are a Halton sequence, which covers all of them evenly, the same for all images.
     """
     if number == 0:
         return centre_crop(images, size)

@@ -58,16 +58,21 @@ def shared_classes(stores: Mapping[str, Store]) -> list[str]:
 def contact_sheet(store: Store, *, n_classes: int = 10, n_images: int = 8) -> Image.Image:
     """Return an image that shows some images of some classes, one row per class, evenly chosen."""
     side, gap = store.images.shape[1], 2
-    classes = np.unique(np.linspace(0, len(store.class_names) - 1, n_classes).round().astype(int))
+    classes = _evenly(len(store.class_names), n_classes)
     sheet = np.full((len(classes) * (side + gap) + gap, n_images * (side + gap) + gap, 3), 255, dtype=np.uint8)
     labels = store.labels.numpy()
     for row, label in enumerate(classes):
         members = np.nonzero(labels == label)[0]
-        chosen = members[np.unique(np.linspace(0, len(members) - 1, n_images).round().astype(int))]
-        for column, index in enumerate(chosen):
+        for column, index in enumerate(members[_evenly(len(members), n_images)]):
             top, left = row * (side + gap) + gap, column * (side + gap) + gap
             sheet[top : top + side, left : left + side] = store.images[index]
     return Image.fromarray(sheet)
+
+
+def _evenly(n_all: int, n_chosen: int) -> list[int]:
+    """Return some numbers under `n_all`, evenly chosen, or all if they are fewer."""
+    chosen: list[int] = np.unique(np.linspace(0, n_all - 1, n_chosen).round().astype(int)).tolist()
+    return chosen
 
 
 def unpack(
@@ -78,13 +83,13 @@ def unpack(
     `n_classes` are chosen evenly; of each, `skip` images are skipped and `n_images` written. By default all are.
     """
     n_known = len(store.class_names)
-    if n_classes is not None and not 1 <= n_classes <= n_known:
+    n_classes = n_known if n_classes is None else n_classes
+    if not 1 <= n_classes <= n_known:
         raise InputError(f"n_classes must be from 1 to {n_known}, the classes of {store!r}, not {n_classes}.")
     if skip < 0 or (n_images is not None and n_images < 1):
         raise InputError(f"n_images must be at least 1 and skip at least 0 (got {n_images} and {skip}).")
-    chosen = np.linspace(0, n_known - 1, n_classes or n_known).round().astype(int).tolist()
     n_written = 0
-    for label in with_progress(chosen, f"unpacking {store.dataset}"):
+    for label in with_progress(_evenly(n_known, n_classes), f"unpacking {store.dataset}"):
         members = np.nonzero(store.labels.numpy() == label)[0]
         members = members[skip : None if n_images is None else skip + n_images]
         place = Path(folder) / _file_name(store.class_names[label])

@@ -1,8 +1,7 @@
 """Load batches of a store's images onto a device.
 
-The images of a small store are kept on the device as one array. Those of a larger one are kept in host memory, or stay
-on disk; then a thread gathers the next batches while the device works on the current one. The batches are the same, bit
-by bit, wherever the images are.
+The images of a small store are kept on the device. Those of a larger one are kept in host memory, or stay on disk; then
+a thread gathers the next batches while the device works. The batches are the same wherever the images are.
 """
 
 from __future__ import annotations
@@ -38,10 +37,9 @@ PREFETCH = 2  # batches that are gathered ahead
 
 
 def choose_residence(n_bytes: int, device: torch.device, *, n_processes: int = 1) -> Residence:
-    """Return where to keep images: on the device, in host memory, or on disk.
+    """Return where to keep images: on the device or in host memory if they take less than its share, else on disk.
 
-    On the device if they take less than a third of its free memory; else in host memory if they take less than half of
-    the available memory; else on disk. `n_processes` of this machine keep the images, each with a device of its own.
+    `n_processes` of this machine keep the images, each with a device of its own.
 
     >>> choose_residence(1 << 20, torch.device("cpu")), choose_residence(1 << 60, torch.device("cpu"))
     ('memory', 'disk')

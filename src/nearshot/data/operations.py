@@ -7,8 +7,7 @@ As in `augment`, nothing here is copied from the host or waits for the device.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from types import MappingProxyType
+from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
@@ -55,22 +54,18 @@ def _equalise(images: Tensor, _: Tensor) -> Tensor:
 
 # All take images (image, 3, height, width) in [0, 1]. Enhancements, as Pillow calls them, take a factor (image, 1, 1,
 # 1), of which 1 changes nothing; other changes of colour take a signed strength (image, 1, 1, 1) in [−1, 1].
-ENHANCEMENTS: Mapping[str, Callable[[Tensor, Tensor], Tensor]] = MappingProxyType(
-    {
-        "brightness": lambda images, factor: images * factor,
-        "contrast": lambda images, factor: torch.lerp(luminance(images).mean((2, 3), keepdim=True), images, factor),
-        "colour": lambda images, factor: torch.lerp(luminance(images), images, factor),
-        "sharpness": lambda images, factor: torch.lerp(_smooth(images), images, factor),
-    }
-)
-OTHER_COLOURS: Mapping[str, Callable[[Tensor, Tensor], Tensor]] = MappingProxyType(
-    {
-        "posterise": _posterise,
-        "solarise": lambda images, strength: torch.where(images < 1 - strength.abs(), images, 1 - images),
-        "autocontrast": _autocontrast,
-        "equalise": _equalise,
-    }
-)
+ENHANCEMENTS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "brightness": lambda images, factor: images * factor,
+    "contrast": lambda images, factor: torch.lerp(luminance(images).mean((2, 3), keepdim=True), images, factor),
+    "colour": lambda images, factor: torch.lerp(luminance(images), images, factor),
+    "sharpness": lambda images, factor: torch.lerp(_smooth(images), images, factor),
+}
+OTHER_COLOURS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "posterise": _posterise,
+    "solarise": lambda images, strength: torch.where(images < 1 - strength.abs(), images, 1 - images),
+    "autocontrast": _autocontrast,
+    "equalise": _equalise,
+}
 COLOURS = (*ENHANCEMENTS, *OTHER_COLOURS)
 # Movements, as one matrix per image from places in the result to places in the image, both from −1 to 1.
 MOVEMENTS = ("shear-x", "shear-y", "translate-x", "translate-y", "rotate")
@@ -79,13 +74,10 @@ LARGEST_SHEAR, LARGEST_SHIFT, LARGEST_TURN = 0.3, 2 * 150 / 331, math.radians(30
 
 
 def apply_operations(images: Tensor, n_operations: int, magnitude: float, draw: Callable[..., Tensor]) -> Tensor:
-    """Apply random operations to each image, one after the other, each with a random strength.
+    """Apply some random operations to each image (image, 3, height, width), one after the other.
 
-    Args:
-        images: (image, 3, height, width) in [0, 1].
-        n_operations: how many operations each image gets.
-        magnitude: the largest strength, in [0, 1]; each is drawn uniformly up to it, and its sign at random.
-        draw: `draw(*shape)` gives uniform numbers in [0, 1), (image, *shape).
+    Strengths are drawn uniformly up to `magnitude`, in [0, 1], and their signs at random. `draw(*shape)` gives uniform
+    numbers in [0, 1), (image, *shape).
     """
     for _ in range(n_operations):
         which, strength = draw(2).split(1, dim=1)  # (image, 1) each

@@ -1,7 +1,7 @@
 """Prepare a dataset: from the form that it is distributed in to one store per split, once.
 
-A dataset is given by its name. The user's own images are given by the path of a folder or archive, and are prepared
-under the folder's name. One process at a time prepares a dataset; others wait for it.
+The user's own images are given by the path of a folder or archive, and are prepared under its name. One process at a
+time prepares a dataset; others wait for it.
 """
 
 from __future__ import annotations
@@ -33,17 +33,16 @@ OTHER_FOLDERS = ("downloads", "embeddings")  # in the data folder, beside those 
 
 
 class PrepareOptions(TypedDict, total=False):
-    """How a dataset is prepared.
-
-    `data_dir` is the folder of prepared datasets; see `data_folder`. `fit` says how images are resized to a square.
-    Images that cannot be read are `broken`: refused, or skipped and listed in the manifest. Progress bars are shown on
-    a terminal, unless `progress` says otherwise.
-    """
+    """How a dataset is prepared."""
 
     data_dir: str | Path | None
+    """The folder of prepared datasets; see `data_folder`."""
     fit: Fit
+    """How images are resized to a square."""
     broken: Broken
+    """Whether images that cannot be read are refused, or skipped and listed in the manifest."""
     progress: bool | None
+    """Whether to show progress bars; by default on a terminal."""
 
 
 def prepare(
@@ -62,13 +61,11 @@ def prepare(
         side: the side of the square images; by default the dataset's usual one.
         options: `data_dir`, `fit`, `broken` and `progress`; see `PrepareOptions`.
     """
-    source = look_up(SOURCES, name, "dataset")
-    side = source.side if side is None else side
-    _check(name, side)
+    source, side = look_up(SOURCES, name, "dataset"), _checked_side(name, side)
     paths = [paths] if isinstance(paths, str | Path) else list(paths)
     if not paths and source.downloads:
         folder, progress = data_folder(options.get("data_dir")) / "downloads", options.get("progress")
-        with _exclusive(folder, f"downloading to {folder}", show=progress):
+        with _exclusive(folder, show=progress):
             paths = [download(wanted, folder, progress=progress) for wanted in source.downloads]
     if source.needs_files and not paths:
         raise InputError(f"paths (--from PATH) must say where the files of {name!r} are: {source.where}.")
@@ -103,8 +100,7 @@ def prepare_folder(
     places = [Path(path).expanduser() for path in ([paths] if isinstance(paths, str | Path) else paths)]
     files = open_files(places)
     name = prepared_name(places[0], options.get("data_dir")) if name is None else name
-    side = FOLDER_SIDE if side is None else side
-    _check(name, side)
+    side = _checked_side(name, side)
     plan = plan_folder(files, table=table, classes=classes, fractions=fractions, seed=seed)
     return prepare_plan(name, plan, side=side, origin=str(places[0].resolve()), **options)
 
@@ -116,20 +112,19 @@ def prepare_plan(
 
     `side` is that of the square images, and `origin` the path that they come from, recorded in the manifest.
     """
-    _check(name, side)
+    _checked_side(name, side)
     folder = data_folder(options.get("data_dir")) / name
-    with _exclusive(folder, f"preparing {name!r} in {folder.parent}", show=options.get("progress")):
-        return _write(name, plan, side, origin, options)
+    with _exclusive(folder, show=options.get("progress")):
+        return _write(folder, plan, side, origin, options)
 
 
-def _write(name: str, plan: Plan, side: int, origin: str | None, options: PrepareOptions) -> dict[str, Store]:
-    """Write the splits of a plan; the caller holds the lock."""
+def _write(folder: Path, plan: Plan, side: int, origin: str | None, options: PrepareOptions) -> dict[str, Store]:
+    """Write the splits of a plan to a dataset's folder; the caller holds the lock."""
     progress, broken = options.get("progress"), options.get("broken", "refuse")
     for remark in plan.remarks:
         print_message(remark, show=progress)
-    folder = data_folder(options.get("data_dir")) / name / str(side)
-    about = {"dataset": name, "side": side, "fit": options.get("fit", "crop"), "origin": origin}
-    return write_splits(folder, plan, about, broken=broken, progress=progress)
+    about = {"dataset": folder.name, "side": side, "fit": options.get("fit", "crop"), "origin": origin}
+    return write_splits(folder / str(side), plan, about, broken=broken, progress=progress)
 
 
 def open_or_prepare(
@@ -167,17 +162,15 @@ def _prepare_by_default(name: str, path: Path | None, data_dir: str | Path | Non
     """Prepare a folder, or a dataset that is made here, without options; raise an error for any other."""
     folder, plan = data_folder(data_dir) / name, None
     if path is not None:
-        plan, usual_side = plan_folder(open_files(path)), FOLDER_SIDE
+        plan = plan_folder(open_files(path))
     elif name in SOURCES and not SOURCES[name].needs_files:
-        plan, usual_side = SOURCES[name].plan(NO_FILES), SOURCES[name].side
-    if plan is not None:
-        _check(name, usual_side if side is None else side)
+        plan = SOURCES[name].plan(NO_FILES)
     if plan is not None or folder.is_dir():
-        with _exclusive(folder, f"preparing {name!r} in {folder.parent}"):
+        usual_side = _checked_side(name, side)
+        with _exclusive(folder):
             restore_interrupted(folder)
             if plan is not None and not prepared_manifests(name, data_dir, side=side):  # nor by whoever had the lock
-                origin = None if path is None else str(path.resolve())
-                _write(name, plan, usual_side if side is None else side, origin, {"data_dir": data_dir})
+                _write(folder, plan, usual_side, None if path is None else str(path.resolve()), {})
     if not prepared_manifests(name, data_dir, side=side):
         here = f" Do you mean the folder ./{name}?" if Path(name).is_dir() else ""
         hint = here or did_you_mean(name, {*SOURCES, *prepared_datasets(data_dir)})
@@ -190,9 +183,8 @@ def given_path(dataset: str | Path) -> Path | None:
 
     A string is a path if it has a slash, or is "." or "..", or begins with "~".
     """
-    if isinstance(dataset, Path) or dataset in (".", "..") or dataset[:1] == "~" or set(dataset) & set("/\\"):
-        return Path(dataset).expanduser()
-    return None
+    is_path = isinstance(dataset, Path) or dataset in (".", "..") or dataset[:1] == "~" or set(dataset) & set("/\\")
+    return Path(dataset).expanduser() if is_path else None
 
 
 def prepared_name(dataset: str | Path, data_dir: str | Path | None = None) -> str:
@@ -224,13 +216,13 @@ def _origins(name: str, data_dir: str | Path | None) -> set[str]:
 
 
 @contextmanager
-def _exclusive(folder: Path, doing: str, *, show: bool | None = None) -> Iterator[None]:
-    """Hold a folder's lock; if another process holds it, say so and wait. `doing` says what that process does."""
+def _exclusive(folder: Path, *, show: bool | None = None) -> Iterator[None]:
+    """Hold a folder's lock; if another process holds it, say so and wait."""
     lock = FileLock(folder / LOCK)
     with suppress(OSError, NearshotError):  # a read-only folder has none; if it has to be written, that is the error
         folder.mkdir(parents=True, exist_ok=True)
         if not lock.acquire():
-            print_message(f"Another process is {doing}; waiting for it.", show=show)
+            print_message(f"Another process is writing to {folder}; waiting for it.", show=show)
             lock.acquire(wait=True)
     try:
         yield
@@ -238,14 +230,17 @@ def _exclusive(folder: Path, doing: str, *, show: bool | None = None) -> Iterato
         lock.release(remove=True)
 
 
-def _check(name: str, side: int) -> None:
-    """Refuse an impossible name or side before anything is downloaded or read."""
+def _checked_side(name: str, side: int | None) -> int:
+    """Return the images' side, by default the usual one; refuse an impossible name or side before anything is read."""
+    if side is None:
+        side = SOURCES[name].side if name in SOURCES else FOLDER_SIDE
     if not 1 <= side <= 4096:
         raise InputError(f"side must be from 1 to 4096, not {side}.")
     if not name or name.startswith(".") or set(name) & set("/\\"):
         raise InputError(f"The name of a dataset must be that of a folder, not {name!r}.")
     if name.casefold() in OTHER_FOLDERS:
         raise InputError(f"A dataset cannot have the name {name!r}, which another folder in the data folder has.")
+    return side
 
 
 def _command(name: str, data_dir: str | Path | None, side: int | None, path: Path | None = None) -> str:
@@ -254,9 +249,8 @@ def _command(name: str, data_dir: str | Path | None, side: int | None, path: Pat
     sides = {int(manifest.parent.parent.name) for manifest in prepared_manifests(name, data_dir)}
     if side is None and len(sides) == 1:
         side = sides.pop()
-    parts = ["nearshot data prepare", quote(str(path or name))]
+    command = f"nearshot data prepare {quote(str(path or name))}"
     if path is None and (source is None or (source.needs_files and not source.downloads)):
-        parts += ["--from", quote(next(iter(_origins(name, data_dir)), "PATH"))]
-    parts += [] if data_dir is None else ["--data-dir", quote(str(data_dir))]
-    parts += [] if side is None else ["--side", str(side)]
-    return " ".join(parts)
+        command += f" --from {quote(next(iter(_origins(name, data_dir)), 'PATH'))}"
+    command += "" if data_dir is None else f" --data-dir {quote(str(data_dir))}"
+    return command + ("" if side is None else f" --side {side}")

@@ -45,7 +45,7 @@ class Member(NamedTuple):
 
 
 class Files:
-    """Files by name. Names use forward slashes; hidden files and folders are skipped.
+    """Files by name, sorted. Names use forward slashes; hidden files and folders are skipped.
 
     Error messages call it by its `label`. `folders` are names of folders, needed for empty ones only, which are not
     looked for in archives.
@@ -55,16 +55,20 @@ class Files:
         self.label = printable(label)
         named = {printable(name): one for name, one in members.items() if not _is_hidden(name)}
         self.members = dict(sorted(named.items()))
-        self._folders = {printable(name) for name in folders if not _is_hidden(name)}
+        self.folders = {printable(name) for name in folders if not _is_hidden(name)}
 
     def names(self) -> list[str]:
-        """Return the names of all files, sorted."""
+        """Return the names of all files."""
         return list(self.members)
 
-    def folders(self) -> list[str]:
-        """Return the names of all folders, including known empty ones, sorted."""
-        above = {str(folder) for name in self.members for folder in PurePosixPath(name).parents}
-        return sorted((above | self._folders) - {"."})
+    def folders_without_images(self) -> list[str]:
+        """Return the names of the known folders that have no image at any depth, sorted."""
+        known, full = self.folders | {"."}, {"."}
+        for name in self.members:
+            above = set(map(str, PurePosixPath(name).parents))
+            known |= above
+            full |= above if is_image(name) else set()
+        return sorted(known - full)
 
     def read(self, name: str) -> bytes:
         """Return a file's content. Thread-safe."""
@@ -84,29 +88,24 @@ class Skipped:
     def refuse_locked(self) -> None:
         """Raise an error if a folder could not be read."""
         for folder, reason in self.locked.items():
-            raise locked_error(folder, reason)
+            raise InputError(f"{folder} cannot be read: {reason}. Allow reading it, or remove it from what you give.")
 
     def sentences(self) -> list[str]:
         """Return one sentence for each kind of skipped folder: how many, an example, and why."""
         reason = next(iter(self.locked.values()), "")
-        said = [f"{_skipped(list(self.locked), 'folder')}: {reason}."] if self.locked else []
-        return said + ([about_linked(self.linked)] if self.linked else [])
+        locked = [_about_skipped(list(self.locked), "folder", reason)] if self.locked else []
+        return locked + ([about_linked(self.linked)] if self.linked else [])
 
 
 def about_linked(links: Sequence[Path]) -> str:
     """Return the sentence about links to folders that were not followed."""
-    return f"{_skipped(links, 'linked folder')}: a link is followed only where it is given itself."
+    return _about_skipped(links, "linked folder", "a link is followed only where it is given itself")
 
 
-def _skipped(folders: Sequence[Path], what: str) -> str:
+def _about_skipped(folders: Sequence[Path], what: str, why: str) -> str:
     if len(folders) == 1:
-        return f"The {what} {folders[0]} is skipped"
-    return f"{len(folders):,} {what}s are skipped, such as {folders[0]}"
-
-
-def locked_error(place: str | Path, reason: str | None) -> InputError:
-    """Return the error for a path that cannot be read."""
-    return InputError(f"{place} cannot be read: {reason}. Allow reading it, or remove it from what you give.")
+        return f"The {what} {folders[0]} is skipped: {why}."
+    return f"{len(folders):,} {what}s are skipped, such as {folders[0]}: {why}."
 
 
 def files_under(folder: Path, skipped: Skipped) -> list[Path]:
@@ -127,10 +126,9 @@ def _walk(folder: Path, skipped: Skipped) -> Iterator[tuple[Path, list[Path]]]:
             folders.clear()
             note(error)
             continue
-        seen = sorted(name for name in folders if not name.startswith("."))
-        links = [name for name in seen if Path(above, name).is_symlink()]
-        skipped.linked += [Path(above, name) for name in links]
-        folders[:] = [name for name in seen if name not in links]
+        seen = [Path(above, name) for name in sorted(folders) if not name.startswith(".")]
+        skipped.linked += [one for one in seen if one.is_symlink()]
+        folders[:] = [one.name for one in seen if not one.is_symlink()]
         files = [Path(above, name) for name in names if not _is_hidden(name)]
         yield Path(above), [file for file in files if os.path.isfile(file) or not os.path.exists(file)]  # noqa: PTH110, PTH113
 
@@ -141,7 +139,7 @@ def open_files(paths: Path | str | Iterable[Path | str]) -> Files:
         parts = [open_files(path) for path in paths]
         if not parts:
             raise InputError("There is nothing to open: paths is empty.")
-        return parts[0] if len(parts) == 1 else _merged(parts)
+        return _merged(parts)
     path = Path(paths)
     if path.is_dir():
         return _open_folder(path)
@@ -174,8 +172,7 @@ def _open_folder(path: Path) -> Files:
     parts = [files]
     for name in sorted(archives):
         archive, within = open_files(path / name), PurePosixPath(name).parent
-        unpacked = {str(within / member): archive.members[member] for member in archive.names()}
-        parts.append(Files(archive.label, unpacked))
+        parts.append(Files(archive.label, {str(within / member): one for member, one in archive.members.items()}))
     return _merged(parts)
 
 
@@ -188,12 +185,11 @@ def _open_zip(path: Path) -> Files:
     for member in archive.infolist():
         if member.is_dir():
             continue
-        _check_member(member.filename, member.file_size, path)
+        _check_member(path, member.filename, member.file_size, total=member.file_size, packed=member.compress_size)
         if stat.S_ISLNK(member.external_attr >> 16):
             raise FileFormatError(f"{path} has a link, {member.filename!r}, instead of a file. It was not followed.")
         if member.flag_bits & 1:
             raise FileFormatError(f"{path} is encrypted; unpack it yourself and give the folder.")
-        _check_growth(member.filename, member.file_size, member.compress_size, path)
         members[member.filename] = Member(partial(archive.read, member), f"{member.file_size} {member.CRC}")
     return Files(str(path), members)
 
@@ -210,21 +206,20 @@ class _Tar:
 
     def members(self, archive: tarfile.TarFile, folder: str = "") -> Iterator[tuple[str, Member]]:
         self.opened.enter_context(archive)
-        end, written = 0, self.path.stat().st_mtime_ns
+        end, packed = 0, self.path.stat()
         for member in archive:
             end = member.offset_data + -(-member.size // tarfile.BLOCKSIZE) * tarfile.BLOCKSIZE
             if member.isdir():
                 continue
-            _check_member(member.name, member.size, self.path)
+            self.n_promised += member.size
+            _check_member(self.path, member.name, member.size, total=self.n_promised, packed=packed.st_size)
             if not member.isreg():
                 raise FileFormatError(f"{self.path} has a link or device, {member.name!r}. It was not followed.")
-            self.n_promised += member.size
-            _check_growth(member.name, self.n_promised, self.path.stat().st_size, self.path)
             if member.name.endswith(".tar"):
                 inside = tarfile.open(fileobj=archive.extractfile(member))  # noqa: SIM115 (stays open)
                 yield from self.members(inside, f"{folder}{member.name.removesuffix('.tar')}/")
             else:
-                stamp = f"{member.size} {member.mtime} {written}"  # tar archives have no checksums
+                stamp = f"{member.size} {member.mtime} {packed.st_mtime_ns}"  # tar archives have no checksums
                 yield folder + member.name, Member(partial(self.read, archive, member), stamp)
         # tarfile takes a missing end for the end; a complete archive closes with blocks of zeros.
         if archive.fileobj is not None:
@@ -252,6 +247,8 @@ def _open_tar(path: Path) -> Files:
 
 def _merged(parts: Sequence[Files]) -> Files:
     """Return several folders or archives as if they were unpacked over each other."""
+    if len(parts) < 2:
+        return parts[0]
     members: dict[str, Member] = {}
     for part in parts:
         for name, one in part.members.items():
@@ -260,7 +257,7 @@ def _merged(parts: Sequence[Files]) -> Files:
                 advice = "Unpack the archives into folders of their own."
                 raise FileFormatError(f"{part.label} has another image of the name {name!r}. {advice}")
         members |= part.members
-    return Files(", ".join(part.label for part in parts), members, {name for part in parts for name in part.folders()})
+    return Files(", ".join(part.label for part in parts), members, {name for part in parts for name in part.folders})
 
 
 def is_image(name: str) -> bool:
@@ -274,14 +271,15 @@ def _is_hidden(name: str) -> bool:
     return any((part[:1] == "." and part != ".") or part in ("Thumbs.db", "__MACOSX") for part in parts)
 
 
-def _check_member(name: str, size: int, path: Path) -> None:
+def _check_member(path: Path, name: str, size: int, *, total: int, packed: int) -> None:
+    """Refuse a member that would reach outside of its archive, is too large, or makes `total` out of `packed` bytes."""
     parts = PurePosixPath(name.replace("\\", "/")).parts
     if not parts or parts[0] == "/" or ".." in parts or ":" in parts[0] or "\0" in name:
         raise FileFormatError(f"{path} has a member {name!r} that would reach outside of it. It was not read.")
     if size > MOST_BYTES_OF_A_MEMBER and not name.endswith(".tar"):
         raise FileFormatError(f"{name!r} in {path} has {size:,} bytes, over the limit of {MOST_BYTES_OF_A_MEMBER:,}.")
 
-
-def _check_growth(name: str, size: int, packed: int, path: Path) -> None:
-    if size > GROWTH_COUNTS_FROM and size > MOST_GROWTH * max(packed, 1):
-        raise FileFormatError(f"{name!r} in {path} would grow from {packed:,} to {size:,} bytes: a decompression bomb.")
+    if total > max(GROWTH_COUNTS_FROM, MOST_GROWTH * packed):
+        raise FileFormatError(
+            f"{name!r} in {path} would grow from {packed:,} to {total:,} bytes: a decompression bomb."
+        )

@@ -27,8 +27,8 @@ __all__ = ["BatchOptions", "Batches", "EpisodeBatches", "IndependentBatches", "S
 class BatchOptions(TypedDict, total=False):
     """What all samplers take: `n_batches`, the batches of an epoch; `seed`; and the `rank` of `n_ranks`, 0 of 1.
 
-    The `seed`, or a CPU generator, is the same for all ranks. Each rank gets its share of each batch. An episode is cut
-    in the middle of its layout, so that the loss has to see the shares of all ranks, in order.
+    The `seed`, or a CPU generator, is the same for all ranks, and each rank gets its share of each batch. An episode is
+    cut in the middle of its layout: the loss has to see the shares of all ranks, in order.
     """
 
     n_batches: int | None
@@ -244,8 +244,8 @@ class EpisodeBatches(Batches):
 def distinct_integers(n_drawn: int, upper: Tensor, generator: torch.Generator) -> Tensor:
     """Draw `n_drawn` distinct integers from range(upper[i]) for every row i, in random order.
 
-    `upper`: (row,) integers, none under `n_drawn`. Returns (row, n_drawn). Every ordered draw
-    is equally likely. The time does not depend on `upper`.
+    `upper`: (row,) integers, none under `n_drawn`. Returns (row, n_drawn). Every ordered draw is equally likely. The
+    time does not depend on `upper`.
 
     >>> distinct_integers(3, torch.tensor([3, 1000]), torch.Generator().manual_seed(0)).sort(1).values[0]
     tensor([0, 1, 2])

@@ -47,7 +47,10 @@ def data_folder(data_dir: str | Path | None = None) -> Path:
 
 
 def prepared_splits(dataset: str, data_dir: str | Path | None = None, *, side: int | None = None) -> dict[str, Path]:
-    """Return the folders of a dataset's splits, at the given side or at the only one."""
+    """Return the folders of a dataset's splits, at the given side or at the only one.
+
+    Splits that were prepared in two different ways, and so may share classes, are an error.
+    """
     manifests = prepared_manifests(dataset, data_dir, side=side)
     sides = sorted({int(path.parent.parent.name) for path in manifests}, reverse=True)
     if not sides:
@@ -55,6 +58,15 @@ def prepared_splits(dataset: str, data_dir: str | Path | None = None, *, side: i
         raise InputError(f"Dataset {dataset!r} is not prepared in {data_folder(data_dir)}{at_side}.")
     if len(sides) > 1:
         raise InputError(f"Dataset {dataset!r} is prepared with sides {sides}; choose one with side.")
+    preparations = []
+    for path in manifests:
+        with suppress(FileFormatError):  # opening that split gives the error
+            preparations.append(read_manifest(path.parent).get("preparation"))
+    if any(preparation != preparations[0] for preparation in preparations):
+        raise FileFormatError(
+            f"The splits in {manifests[0].parent.parent} are of two preparations, and may share classes. Prepare the "
+            "dataset again (nearshot data prepare …), with the options that you want."
+        )
     return {path.parent.name: path.parent for path in manifests}
 
 
@@ -96,16 +108,17 @@ class Store:
         for name, size in (("images.u8", n_images * side * side * 3), ("hashes.bin", n_images * HASH_BYTES)):
             file = self.folder / name
             if not file.is_file() or file.stat().st_size != size:
-                raise self._damaged(file, "is missing or cut short")
+                raise self._damaged(f"{file} is missing or cut short")
         self.images: Pixels = np.memmap(self.folder / "images.u8", np.uint8, "r", shape=(n_images, side, side, 3))
         file = self.folder / "labels.npy"
         try:
             labels: npt.NDArray[np.int64] = np.load(file, allow_pickle=False)
-            is_valid = labels.dtype == np.int64 and labels.shape == (n_images,) and 0 <= labels.min() <= labels.max()
+            is_valid = labels.dtype == np.int64 and labels.shape == (n_images,)
+            is_valid = is_valid and 0 <= labels.min() <= labels.max() < n_classes
         except Exception:  # a damaged file can raise anything
             is_valid = False
-        if not is_valid or labels.max() >= n_classes:
-            raise self._damaged(file, f"does not have {n_images} labels from 0 to {n_classes - 1}")
+        if not is_valid:
+            raise self._damaged(f"{file} does not have {n_images} labels from 0 to {n_classes - 1}")
         self.labels: Tensor = torch.from_numpy(labels)
 
     @classmethod
@@ -116,10 +129,9 @@ class Store:
         prepared with several.
         """
         splits = prepared_splits(dataset, data_dir, side=side)
-        at_side = next(iter(splits.values())).parent
         if split not in splits:
-            raise InputError(f"{dataset!r} has no split {split!r} at side {at_side.name}; it has {sorted(splits)}.")
-        check_together(at_side)
+            side = int(next(iter(splits.values())).parent.name)
+            raise InputError(f"{dataset!r} has no split {split!r} at side {side}; it has {sorted(splits)}.")
         return cls(splits[split])
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -158,8 +170,8 @@ class Store:
         if fingerprint_of(self.manifest, self.hashes, self.labels.numpy(), self.image_names) != self.fingerprint:
             raise FileFormatError(f"The labels or names of {self.folder} have changed. {advice}")
 
-    def _damaged(self, file: Path, how: str) -> FileFormatError:
-        return FileFormatError(f"The store is damaged: {file} {how}. Prepare the dataset {self.dataset!r} again.")
+    def _damaged(self, how: str) -> FileFormatError:
+        return FileFormatError(f"The store is damaged: {how}. Prepare the dataset {self.dataset!r} again.")
 
 
 def hash_of(pixels: Pixels) -> npt.NDArray[np.uint8]:
@@ -191,16 +203,3 @@ def read_manifest(folder: Path) -> dict[str, Any]:
             f"{VERSION}). Use that version, or prepare the dataset again."
         )
     return manifest
-
-
-def check_together(folder: Path) -> None:
-    """Raise an error if the splits in a folder were prepared in two different ways, and so may share classes."""
-    preparations = []
-    for file in folder.glob("[!.]*/manifest.json"):
-        with suppress(FileFormatError):  # opening that split gives the error
-            preparations.append(read_manifest(file.parent).get("preparation"))
-    if any(preparation != preparations[0] for preparation in preparations):
-        raise FileFormatError(
-            f"The splits in {folder} are of two preparations. Prepare the dataset again (nearshot data prepare …), "
-            "with the options that you want."
-        )

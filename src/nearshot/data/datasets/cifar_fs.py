@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from nearshot.data.datasets import source
 from nearshot.data.datasets.source import Plan, Source, SourceImage
 from nearshot.data.downloads import Download
@@ -12,22 +14,19 @@ def plan_cifar_fs(files: Files) -> Plan:
     """Find the images in `cifar100/data/<class>/*.png`, or in the pickles of CIFAR-100 for Python."""
     paths = source.paths_by_name(files)
     if {"train", "test", "meta"} <= paths.keys():
-        layout, groups = "CIFAR-100's python pickles", _from_pickles(files, paths)
+        layout, groups = "CIFAR-100's python pickles", source.by_class(_from_pickles(files, paths))
     else:
         layout, groups = "cifar100.zip: data/<class>/<image>.png", source.images_by_folder(files)
     return Plan(layout, source.split_images(groups, source.standard_splits("cifar-fs"), files, "CIFAR-FS"))
 
 
-def _from_pickles(files: Files, paths: dict[str, str]) -> dict[str, list[SourceImage]]:
-    groups: dict[str, list[SourceImage]] = {}
+def _from_pickles(files: Files, paths: dict[str, str]) -> Iterator[SourceImage]:
     class_names = source.load_pickle(files.read(paths["meta"]), "meta")["fine_label_names"]
     for part in ("train", "test"):
         content = source.load_pickle(files.read(paths[part]), part)
         pixels = content["data"].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)  # (image, height, width, 3)
         for image, label, name in zip(pixels, content["fine_labels"], content["filenames"], strict=True):
-            one = SourceImage(class_names[label], f"{class_names[label]}/{name}", image.copy)
-            groups.setdefault(one.class_name, []).append(one)
-    return {name: sorted(group, key=lambda image: image.name) for name, group in groups.items()}
+            yield SourceImage(class_names[label], f"{class_names[label]}/{name}", image.copy)
 
 
 CIFAR_FS = Source(

@@ -10,7 +10,7 @@ from pathlib import PurePosixPath
 
 from nearshot.data.datasets import source
 from nearshot.data.datasets.source import SPLITS, Plan, SourceImage
-from nearshot.data.readers import Files, is_image
+from nearshot.data.readers import Files
 from nearshot.errors import FileFormatError, InputError
 from nearshot.text import counted, format_list
 
@@ -46,8 +46,7 @@ def plan_folder(
         groups, layout = _from_table(files, table), f"table {table}"
     else:
         groups, layout = source.images_by_folder(files), "one folder per class"
-        full = {str(folder) for name in files.names() if is_image(name) for folder in PurePosixPath(name).parents}
-        empty = [name for name in files.folders() if name not in full]
+        empty = files.folders_without_images()
         if empty:
             n_empty = counted(len(empty), "folder")
             remarks.append(f"Skipped {n_empty} without images in {files.label}: {format_list(empty)}.")
@@ -108,14 +107,12 @@ def _by_split_folders(files: Files) -> dict[str, list[SourceImage]] | None:
 
 
 def _from_table(files: Files, table: str) -> dict[str, list[SourceImage]]:
-    known = set(files.names())
-    if table not in known:
+    if table not in files.members:
         raise InputError(f"{files.label} has no table {table!r}.")
-    base = PurePosixPath(table).parent
-    groups: dict[str, list[SourceImage]] = {}
-    for number, file, label in source.read_table(files, table):
-        path = next((p for p in (str(base / file), file) if p in known), None)
-        if path is None or not is_image(path):
-            raise FileFormatError(f"Line {number} of {table} lists {file!r}, which is no image of {files.label}.")
-        groups.setdefault(label, []).append(source.source_image(files, path, label))
-    return {label: sorted(group, key=lambda image: image.name) for label, group in groups.items()}
+
+    def path_of(file: str) -> str | None:
+        beside = str(PurePosixPath(table).parent / file)
+        return next((path for path in (beside, file) if path in files.members), None)
+
+    listed = source.read_table(files, table, path_of)
+    return source.by_class(source.source_image(files, path, label) for _, path, label in listed)

@@ -9,40 +9,34 @@ import numpy as np
 
 from nearshot.data.datasets import source
 from nearshot.data.datasets.source import SPLITS, Plan, Source, SourceImage
-from nearshot.data.readers import Files, is_image
-from nearshot.errors import FileFormatError
+from nearshot.data.readers import Files
 
 IMAGES_PER_CLASS = 600
-CACHES = {split: f"mini-imagenet-cache-{split}.pkl" for split in SPLITS}
-CATEGORY_SPLITS = {
-    "train": "miniImageNet_category_split_train_phase_train.pickle",
-    "val": "miniImageNet_category_split_val.pickle",
-    "test": "miniImageNet_category_split_test.pickle",
-}
-TABLES = {split: f"{split}.csv" for split in SPLITS}
 
 
 def plan_mini_imagenet(files: Files) -> Plan:
     """Find the images in any of the five layouts in which miniImageNet is distributed."""
     paths = source.paths_by_name(files)
-    layouts: list[tuple[str, dict[str, str], Callable[[Files, str], list[SourceImage]]]] = [
-        ("mini-imagenet-cache-*.pkl", CACHES, _from_cache),
-        ("miniImageNet_category_split_*.pickle", CATEGORY_SPLITS, _from_category_split),
-        ("images/ with train.csv, val.csv and test.csv", TABLES, _from_csv),
+    phases = ("train_phase_train", "val", "test")
+    layouts: list[tuple[str, list[str], Callable[[Files, str], list[SourceImage]]]] = [
+        ("mini-imagenet-cache-*.pkl", [f"mini-imagenet-cache-{split}.pkl" for split in SPLITS], _from_cache),
+        (
+            "miniImageNet_category_split_*.pickle",
+            [f"miniImageNet_category_split_{phase}.pickle" for phase in phases],
+            _from_category_split,
+        ),
+        ("images/ with train.csv, val.csv and test.csv", [f"{split}.csv" for split in SPLITS], _from_csv),
     ]
     for layout, names, read in layouts:
-        if paths.keys() >= set(names.values()):
-            return Plan(layout, {split: read(files, paths[name]) for split, name in names.items()})
+        if paths.keys() >= set(names):
+            return Plan(layout, {split: read(files, paths[name]) for split, name in zip(SPLITS, names, strict=True)})
     return _from_wnid_folders(files)
 
 
 def _from_csv(files: Files, table: str) -> list[SourceImage]:
-    by_name, images = source.paths_by_name(files), []
-    for _, file, label in source.read_table(files, table):
-        path = by_name.get(PurePosixPath(file).name)
-        if path is None or not is_image(path):
-            raise FileFormatError(f"{table} in {files.label} lists {file!r}, which is not there.")
-        images.append(source.source_image(files, path, label, file))
+    by_name = source.paths_by_name(files)
+    listed = source.read_table(files, table, lambda file: by_name.get(PurePosixPath(file).name))
+    images = [source.source_image(files, path, label, file) for file, path, label in listed]
     return sorted(images, key=lambda image: (image.class_name, image.name))
 
 

@@ -31,16 +31,15 @@ def plan_omniglot(files: Files, *, split: Split = "vinyals", rotations: bool = F
     classes = standard_splits("omniglot-vinyals")
     if split == "background":
         everything = [name for names in classes.values() for name in names]
-        classes = {
-            ours: [name for name in everything if name.startswith(f"images_{theirs}/")]
-            for ours, theirs in (("train", "background"), ("test", "evaluation"))
-        }
+        halves = {"train": "images_background/", "test": "images_evaluation/"}
+        classes = {part: [name for name in everything if name.startswith(half)] for part, half in halves.items()}
     splits = split_images(groups, classes, files, "Omniglot")
     layout = f"images_background and images_evaluation, {split} split"
     if rotations:
         layout += ", with rotations"
-        splits = {name: [_turned(p, turns) for turns in range(4) for p in images] for name, images in splits.items()}
-        splits = {name: sorted(images, key=lambda p: (p.class_name, p.name)) for name, images in splits.items()}
+        for images in splits.values():
+            images += [_turned(image, turns) for turns in (1, 2, 3) for image in images]
+            images.sort(key=lambda image: (image.class_name, image.name))
     return Plan(layout, splits)
 
 
@@ -54,9 +53,6 @@ def omniglot_name(split: Split = "vinyals", *, rotations: bool = False) -> str:
 
 
 def _turned(image: SourceImage, quarter_turns: int) -> SourceImage:
-    if quarter_turns == 0:
-        return image
-
     def read() -> Pixels:
         data = image.read()
         upright = decode(data, image.name) if isinstance(data, bytes) else data

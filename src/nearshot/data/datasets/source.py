@@ -7,7 +7,7 @@ import collections
 import csv
 import io
 import pickle
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from importlib.resources import files as package_files
@@ -55,40 +55,24 @@ class SourceImage:
 
 
 class Plan(NamedTuple):
-    """The images that a source found.
+    """The images that a source found."""
 
-    Attributes:
-        layout: the name of the layout that they were found in.
-        splits: the images of each split, in a fixed order.
-        remarks: sentences that the user should see.
-    """
-
-    layout: str
-    splits: dict[str, list[SourceImage]]
-    remarks: tuple[str, ...] = ()
+    layout: str  # in which they were found
+    splits: dict[str, list[SourceImage]]  # in a fixed order
+    remarks: tuple[str, ...] = ()  # sentences that the user should see
 
 
 @dataclass(frozen=True)
 class Source:
-    """A dataset that nearshot knows.
+    """A dataset that nearshot knows."""
 
-    Attributes:
-        name: its name on the command line.
-        description: one line about it.
-        side: the usual side of its images.
-        plan: finds the images in some files.
-        where: where to get it.
-        downloads: the files that can be downloaded, if they are public.
-        needs_files: whether it is read from files; if not, `plan` ignores them.
-    """
-
-    name: str
-    description: str
-    side: int
-    plan: Callable[[Files], Plan]
-    where: str
-    downloads: tuple[Download, ...] = ()
-    needs_files: bool = True
+    name: str  # on the command line
+    description: str  # one line
+    side: int  # the usual side of its images
+    plan: Callable[[Files], Plan]  # finds the images in some files
+    where: str  # to get it
+    downloads: tuple[Download, ...] = ()  # the files that can be downloaded, if they are public
+    needs_files: bool = True  # if not, `plan` ignores the files
 
 
 def standard_splits(name: str) -> dict[str, list[str]]:
@@ -98,15 +82,22 @@ def standard_splits(name: str) -> dict[str, list[str]]:
     return {split: text.removesuffix("\n").split("\n") for split, text in texts.items()}
 
 
-def images_by_folder(files: Files, *, depth: int = 1) -> dict[str, list[SourceImage]]:
-    """Group images by the last `depth` folders of their path; each group is sorted by name."""
+def by_class(images: Iterable[SourceImage]) -> dict[str, list[SourceImage]]:
+    """Group images by class; each group is sorted by name."""
     groups: dict[str, list[SourceImage]] = {}
-    for name in files.names():
-        parts = PurePosixPath(name).parts
-        if is_image(name) and len(parts) > depth:
-            folder = "/".join(parts[-1 - depth : -1])
-            groups.setdefault(folder, []).append(source_image(files, name, folder))
+    for image in sorted(images, key=lambda image: image.name):
+        groups.setdefault(image.class_name, []).append(image)
     return groups
+
+
+def images_by_folder(files: Files, *, depth: int = 1) -> dict[str, list[SourceImage]]:
+    """Group images by the last `depth` folders of their path."""
+    images = []
+    for name in filter(is_image, files.members):
+        folders = PurePosixPath(name).parts[:-1]
+        if len(folders) >= depth:
+            images.append(source_image(files, name, "/".join(folders[-depth:])))
+    return by_class(images)
 
 
 def split_images(
@@ -124,7 +115,7 @@ def split_images(
 
 def paths_by_name(files: Files) -> dict[str, str]:
     """Return the path of each file by its name without folders."""
-    return {PurePosixPath(path).name: path for path in files.names()}
+    return {PurePosixPath(path).name: path for path in files.members}
 
 
 class _Unpickler(pickle.Unpickler):
@@ -144,17 +135,19 @@ def load_pickle(data: bytes, name: str) -> Any:
         raise FileFormatError(f"{name} is damaged, or not a pickle: {type(error).__name__} {error}.") from error
 
 
-def read_table(files: Files, table: str) -> Iterator[tuple[int, str, str]]:
-    """Yield the line number, file and label of each line of a CSV file."""
+def read_table(files: Files, table: str, path_of: Callable[[str], str | None]) -> Iterator[tuple[str, str, str]]:
+    """Yield the file, its path and the label of each line of a CSV file; `path_of` finds the path of a listed file."""
     for number, row in enumerate(csv.DictReader(files.read(table).decode("utf-8-sig").splitlines()), 2):
         file, label = row.get("file") or row.get("filename"), row.get("label")
+        line = f"Line {number} of {table} in {files.label}"
         if not file or not label:
-            raise FileFormatError(
-                f"Line {number} of {table} in {files.label} needs the columns file (or filename) and label."
-            )
-        yield number, file, label
+            raise FileFormatError(f"{line} needs the columns file (or filename) and label.")
+        path = path_of(file)
+        if path is None or not is_image(path):
+            raise FileFormatError(f"{line} lists {file!r}, which is no image in it.")
+        yield file, path, label
 
 
 def source_image(files: Files, path: str, class_name: str, name: str | None = None) -> SourceImage:
     """Return the image in a file; by default it is named after the file."""
-    return SourceImage(class_name, path if name is None else name, partial(files.read, path), files.members[path].stamp)
+    return SourceImage(class_name, name or path, partial(files.read, path), files.members[path].stamp)
