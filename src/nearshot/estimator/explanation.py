@@ -11,7 +11,7 @@ from torch import Tensor
 from nearshot.checks import check_count
 from nearshot.distances import squared_euclidean
 from nearshot.estimator.state import Fitted
-from nearshot.estimator.support import Support, in_blocks, n_voters
+from nearshot.estimator.support import Support
 from nearshot.evaluation.ties import TIE, nearest_in_order
 
 
@@ -105,7 +105,7 @@ def nearest_images(query: Tensor, support: Support, n_neighbors: int) -> tuple[T
     check_count(n_neighbors, "n_neighbors")
     order = support.codes.argsort(stable=True)  # as classifiers see them
     distances, places = [], []
-    for rows in in_blocks(query, support):
+    for rows in support.blocks(query):
         squares = squared_euclidean(rows, support.features[order])
         tolerance = TIE * squares.amax(1, keepdim=True)
         places.append(nearest_in_order(squares, min(int(n_neighbors), len(order)), tolerance))
@@ -121,6 +121,6 @@ def _image_weights(query: Tensor, fitted: Fitted) -> dict[int, float]:
         shares = (-squares - support.counts[support.codes].double().log()).softmax(0)
         return dict(enumerate(shares.tolist()))
     if fitted.settings.classifier == "knn":
-        voters = nearest_images(query, support, n_voters(support, fitted.settings.n_neighbors))[1][0].tolist()
+        voters = nearest_images(query, support, support.n_voters(fitted.settings.n_neighbors))[1][0].tolist()
         return dict.fromkeys(range(len(support.codes)), 0.0) | dict.fromkeys(voters, 1 / len(voters))
     return {}

@@ -152,7 +152,7 @@ class _Decision(nn.Module):
         self.temperature, self.threshold = fitted.temperature, fitted.threshold
         centre = np.zeros(points.shape[1]) if fitted.centre is None else np.array(fitted.centre, dtype=np.float64)
         self.points, self.given, self.centre = nn.Buffer(points), nn.Buffer(given), nn.Buffer(torch.from_numpy(centre))
-        self.means, self.variances = map(nn.Buffer, fitted.spread)
+        self.means, self.variances = nn.Buffer(fitted.support.means), nn.Buffer(fitted.variances)
         self.network: nn.Module | None = None
         if fitted.embedder is not None:
             self.network, spec = deepcopy(fitted.embedder.network), fitted.embedder.spec
