@@ -128,13 +128,6 @@ def test_no_path_of_a_request_is_opened(name: str, client: TestClient) -> None:
         assert client.get(f"/{route}/{name}.jpg").status_code in (400, 404)
 
 
-def test_photos_are_kept_wherever_their_names_point(client: TestClient, session: Session, tmp_path: Path) -> None:
-    for number, name in enumerate(["../../up.png", "/etc/up.png", "..\\..\\up.png", "up.png"]):
-        assert put(client, pattern(0, 100 + number), name, "../..").status_code == 200
-    assert len(list((session.project.folder / "photos").rglob("*up*.png"))) == 4
-    assert len(list(tmp_path.rglob("*up*.png"))) == 4
-
-
 @pytest.mark.parametrize(
     ("data", "name"),
     [
@@ -155,13 +148,6 @@ def test_what_is_no_photo_is_refused(data: bytes, name: str, client: TestClient,
     assert not (session.project.folder / "photos").exists()
 
 
-def test_an_image_with_too_many_pixels_is_refused(client: TestClient) -> None:
-    file = io.BytesIO()
-    Image.new("1", (20_000, 20_000)).save(file, "PNG")
-    assert len(file.getvalue()) < 1 << 20
-    assert put(client, file.getvalue(), "bomb.png").status_code == 400
-
-
 def test_uploads_are_limited(client: TestClient, session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
     large = encoded(np.random.default_rng(0).integers(0, 256, (64, 64, 3), dtype=np.uint8))
     monkeypatch.setattr(module, "MOST_BYTES", len(large) - 1)
@@ -172,6 +158,10 @@ def test_uploads_are_limited(client: TestClient, session: Session, monkeypatch: 
         yield large
 
     assert client.put("/api/photos?name=large.png", content=in_parts()).status_code == 413
+    monkeypatch.setattr(module, "MOST_BYTES", 1 << 20)
+    many_pixels = io.BytesIO()
+    Image.new("1", (20_000, 20_000)).save(many_pixels, "PNG")
+    assert put(client, many_pixels.getvalue(), "bomb.png").status_code == 400
     monkeypatch.setattr("nearshot.app.project.MOST_PHOTOS", 19)
     assert put(client, pattern(0, 100), "a.png").status_code == 200
     assert put(client, pattern(0, 101), "b.png").status_code == 400
