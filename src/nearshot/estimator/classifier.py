@@ -17,7 +17,7 @@ from torch import Tensor
 from nearshot.errors import InputError
 from nearshot.estimator.bundle import read_bundle, write_bundle
 from nearshot.estimator.embedder import Embedder
-from nearshot.estimator.explanation import Explanation, explain_answers, nearest_images
+from nearshot.estimator.explanation import Explanation, explain_answers
 from nearshot.estimator.image_inputs import are_images, image_list, name_of, without_tensors
 from nearshot.estimator.leave_one_out import AccuracyEstimate, estimate_from
 from nearshot.estimator.state import Array, ClassifierSettings, Fitted, are_mixed, learn, warn_about_repeated_images
@@ -160,7 +160,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         prepared features: at unit length, 0 is the same direction and √2 a right angle.
         """
         fitted, query = self._query(X)
-        distances, indices = nearest_images(query, fitted.support, n_neighbors)
+        distances, indices = fitted.support.nearest(query, n_neighbors)
         return distances.numpy(), indices.numpy()
 
     def explain(self, X: Any, n_neighbors: int = 3) -> list[Explanation]:  # noqa: N803

@@ -16,7 +16,7 @@ The threshold for a chosen rate of false rejections comes from the novelties of 
 images has no 1 % quantile. Their cube roots, which are nearly normal for squared distances (Wilson and Hilferty), are
 therefore modelled as normal, with a prior worth a few images. The threshold is the predictive quantile (Student's t).
 The more images lie beyond the quantile, the more the empirical quantile counts. `benchmarks/estimator.py` measures the
-rate that is reached, and compares this novelty with others.
+rate that is reached.
 """
 
 from __future__ import annotations

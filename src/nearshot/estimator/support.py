@@ -10,8 +10,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from nearshot.checks import check_count
+from nearshot.distances import squared_euclidean
 from nearshot.errors import InputError, look_up
 from nearshot.evaluation.classifiers import CLASSIFIERS, KNN, RIDGE, Classifier, knn, similarities
+from nearshot.evaluation.ties import TIE, nearest_in_order
 
 AUTO = RIDGE  # chosen on photographs of flowers and on CIFAR-FS by `benchmarks/photos.py`
 PAIRS_AT_ONCE = 1 << 22  # distances held at a time: 32 MiB of float64
@@ -65,6 +68,20 @@ class Support:
     def n_voters(self, n_neighbors: int | None) -> int:
         """Return how many images vote in k-NN: by default as many as the smallest class has, so that any can win."""
         return min(n_neighbors or int(self.counts.min()), len(self.codes))
+
+    def nearest(self, query: Tensor, n: int) -> tuple[Tensor, Tensor]:
+        """Return the distances to the n nearest images and their indices, (query, neighbour), nearest first.
+
+        Of equally distant images, those of the first class come first, and of one class the first ones.
+        """
+        check_count(n, "n_neighbors")
+        order = self.codes.argsort(stable=True)  # as classifiers see them
+        distances, places = [], []
+        for rows in self.blocks(query):
+            squares = squared_euclidean(rows, self.features[order])
+            places.append(nearest_in_order(squares, min(int(n), len(order)), TIE * squares.amax(1, keepdim=True)))
+            distances.append(squares.gather(1, places[-1]).sqrt())
+        return torch.cat(distances), order[torch.cat(places)]
 
     def blocks(self, query: Tensor) -> Iterator[Tensor]:
         """Yield blocks of queries whose distances to all images, or whose pairs of classes, fit in memory."""
