@@ -58,7 +58,7 @@ def tinted(seed: int, channel: int, *size: int) -> Array:
     return pixels
 
 
-def colours(pictures: Array) -> Array:
+def colours(pictures: Any) -> Any:
     """A backbone by which pictures are alike if their colours are."""
     return pictures.mean((1, 2))
 

@@ -28,7 +28,7 @@ from nearshot.estimator.image_inputs import (
     PREPROCESSING,
     Content,
     image_list,
-    in_threads,
+    map_ahead,
     name_of,
     read_each,
     without_tensors,
@@ -156,7 +156,7 @@ class Embedder:
         pool = ThreadPoolExecutor(n_threads, initializer=partial(torch.set_num_threads, 1) if n_threads > 1 else None)
         read = read_each(images, self._prepare)
         batches = iter(lambda: list(islice(read, self.batch_size)), [])
-        embedded = in_threads(pool, self._embed_batch, batches, 2 * n_threads + 1)
+        embedded = map_ahead(pool, self._embed_batch, batches, 2 * n_threads + 1)
         try:
             for number, (digest, one) in enumerate(chain.from_iterable(embedded)):
                 if digest is not None and self.cache is not None:

@@ -7,7 +7,7 @@ import hashlib
 import os
 import warnings
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,7 +31,8 @@ SPARE_PIXELS = 2  # a JPEG is decoded at a fraction of its size that leaves this
 PHOTOS = (".avif", ".jxl", ".jp2", ".cr2", ".cr3", ".nef", ".arw", ".dng", ".raf", ".orf", ".rw2", ".pef", ".srw")
 VIDEOS = (".mov", ".mp4", ".m4v", ".avi", ".mkv", ".webm", ".3gp")
 
-Given, Made = TypeVar("Given"), TypeVar("Made")
+Given = TypeVar("Given")
+Made = TypeVar("Made")
 
 
 @dataclass(frozen=True)
@@ -152,7 +153,7 @@ class Content:
 
 def image_list(images: Any) -> list[Any]:
     """Return images as a list, one entry each, without reading a file."""
-    shape = getattr(images, "shape", ())
+    shape: tuple[int, ...] = getattr(images, "shape", ())
     is_array = len(shape) == 3 and shape[2] in (3, 4)  # of one image, not of grey ones that are 3 pixels wide
     if is_array or isinstance(images, str | Path | bytes | Image.Image):
         one = repr(str(images)) if isinstance(images, str | Path) else "image"
@@ -216,12 +217,12 @@ def read_each(images: Sequence[Any], make: Callable[[Content], Made]) -> Iterato
         except NearshotError as error:
             return error
 
-    return in_threads(ThreadPoolExecutor(THREADS), attempt, range(len(images)), IN_FLIGHT)
+    return map_ahead(ThreadPoolExecutor(THREADS), attempt, range(len(images)), IN_FLIGHT)
 
 
-def in_threads(
+def map_ahead(
     threads: ThreadPoolExecutor, function: Callable[[Given], Made], given: Iterable[Given], n_ahead: int
-) -> Iterator[Made]:
+) -> Generator[Made]:
     """Yield the results of a function in order, computed in threads, a few ahead; then end the threads."""
     waiting: deque[Future[Made]] = deque()
     try:
