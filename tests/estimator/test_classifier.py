@@ -133,7 +133,7 @@ def test_the_same_picture_in_two_classes_or_twice_in_one_is_named(
         FewShotClassifier(colours).fit(paths, labels)
     assert f": {', '.join(pairs[:5])} and 2 more. " in str(caught[0].message)
     assert caught[0].filename == __file__
-    with pytest.warns(UserWarning, match=f"twice in one class: {paths[0]} and {paths[7]}. "):
+    with pytest.warns(UserWarning, match=f"twice in one class: {paths[0]} in 'ant' and {paths[7]} in 'ant'. "):
         FewShotClassifier(colours).fit(paths[:8], [*labels[:7], "ant"])
     model = FewShotClassifier(colours).fit(paths[:7], labels[:7])
     with pytest.warns(UserWarning, match="in two classes") as caught:

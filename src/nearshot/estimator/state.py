@@ -206,11 +206,8 @@ def warn_about_repeated_images(fitted: Fitted, images: Sequence[Any]) -> None:
         if not isinstance(square, NearshotError):
             places.setdefault(square.tobytes(), []).append(place)
     same = [pair for group in places.values() for pair in itertools.combinations(group, 2)]
-    pairs = [pair for pair in same if labels[pair[0]] != labels[pair[1]]]
-    if pairs:
-        named = format_list(pairs, lambda pair: " and ".join(f"{fitted.names[i]} in {labels[i]!r}" for i in pair))
-        warnings.warn(f"The same image is in two classes: {named}. Keep it in one of them.", stacklevel=4)
-    copies = [pair for pair in same if labels[pair[0]] == labels[pair[1]]]
-    if copies:
-        named = format_list(copies, lambda pair: " and ".join(fitted.names[i] for i in pair))
-        warnings.warn(f"The same image is twice in one class: {named}. Keep one of them.", stacklevel=4)
+    for in_one_class, where in ((False, "in two classes"), (True, "twice in one class")):
+        pairs = [pair for pair in same if (labels[pair[0]] == labels[pair[1]]) == in_one_class]
+        if pairs:
+            named = format_list(pairs, lambda pair: " and ".join(f"{fitted.names[i]} in {labels[i]!r}" for i in pair))
+            warnings.warn(f"The same image is {where}: {named}. Keep one of them.", stacklevel=4)
