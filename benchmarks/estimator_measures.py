@@ -98,7 +98,7 @@ def spread_of(values: list[float]) -> dict[str, float]:
 def newness(model: FewShotClassifier, pictures: Array) -> dict[str, Array]:
     """Return nearshot's novelty, and others that one might use instead; higher is newer."""
     support, query = model._fitted.support, model._fitted.prepare(pictures)
-    to_means = torch.cdist(query, model._fitted.spread.means).sort(dim=1).values.numpy()
+    to_means = torch.cdist(query, support.means).sort(dim=1).values.numpy()
     return {
         OURS: model.novelty(pictures),
         "distance to the nearest class mean": to_means[:, 0],

@@ -15,17 +15,16 @@ import pytest
 from layouts import encoded
 from PIL import Image
 
-from nearshot.app.project import Project
 from nearshot.app.session import Session
-from nearshot.estimator import Embedder, FewShotClassifier
-from small_project import label, label_all, pattern, wait_until_idle
+from nearshot.estimator import FewShotClassifier
+from small_project import label_all, pattern, wait_until_idle
 
 pytest.importorskip("starlette")
 pytest.importorskip("httpx2")
 from starlette.testclient import TestClient
 
 from nearshot.app import server as module
-from nearshot.app.server import Server, exported, page_state
+from nearshot.app.server import Server, exported
 
 TOKEN, PORT = "token-of-the-test", 8765
 HERE = f"http://127.0.0.1:{PORT}"
@@ -128,13 +127,6 @@ def test_no_path_of_a_request_is_opened(name: str, client: TestClient) -> None:
         assert client.get(f"/{route}/{name}.jpg").status_code in (400, 404)
 
 
-def test_photos_are_kept_wherever_their_names_point(client: TestClient, session: Session, tmp_path: Path) -> None:
-    for number, name in enumerate(["../../up.png", "/etc/up.png", "..\\..\\up.png", "up.png"]):
-        assert put(client, pattern(0, 100 + number), name, "../..").status_code == 200
-    assert len(list((session.project.folder / "photos").rglob("*up*.png"))) == 4
-    assert len(list(tmp_path.rglob("*up*.png"))) == 4
-
-
 @pytest.mark.parametrize(
     ("data", "name"),
     [
@@ -155,13 +147,6 @@ def test_what_is_no_photo_is_refused(data: bytes, name: str, client: TestClient,
     assert not (session.project.folder / "photos").exists()
 
 
-def test_an_image_with_too_many_pixels_is_refused(client: TestClient) -> None:
-    file = io.BytesIO()
-    Image.new("1", (20_000, 20_000)).save(file, "PNG")
-    assert len(file.getvalue()) < 1 << 20
-    assert put(client, file.getvalue(), "bomb.png").status_code == 400
-
-
 def test_uploads_are_limited(client: TestClient, session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
     large = encoded(np.random.default_rng(0).integers(0, 256, (64, 64, 3), dtype=np.uint8))
     monkeypatch.setattr(module, "MOST_BYTES", len(large) - 1)
@@ -172,6 +157,10 @@ def test_uploads_are_limited(client: TestClient, session: Session, monkeypatch: 
         yield large
 
     assert client.put("/api/photos?name=large.png", content=in_parts()).status_code == 413
+    monkeypatch.setattr(module, "MOST_BYTES", 1 << 20)
+    many_pixels = io.BytesIO()
+    Image.new("1", (20_000, 20_000)).save(many_pixels, "PNG")
+    assert put(client, many_pixels.getvalue(), "bomb.png").status_code == 400
     monkeypatch.setattr("nearshot.app.project.MOST_PHOTOS", 19)
     assert put(client, pattern(0, 100), "a.png").status_code == 200
     assert put(client, pattern(0, 101), "b.png").status_code == 400
@@ -260,11 +249,9 @@ def test_exports(client: TestClient, session: Session, tmp_path: Path) -> None:
         copied = client.post("/api/copy", json={"predicted": predicted}).json()
         assert copied["new"] + copied["same"] == expected
     assert copied["earlier"] == ""
-    names = {path.relative_to(copied["folder"]).as_posix() for path in Path(copied["folder"]).rglob("*.png")}
-    assert {name for name in names if not name.startswith("unknown")} <= {
-        f"{n}/{n}{i}.png" for n in ("ant", "bee", "cat") for i in range(6)
-    }
+    names = [path.relative_to(copied["folder"]) for path in Path(copied["folder"]).rglob("*.png")]
     assert len(names) == 18
+    assert all(name.parent.name in (name.name[:3], "unknown") for name in names)
     rows = list(csv.DictReader(io.StringIO(client.get("/export/photos.csv").content.decode("utf-8-sig"))))
     assert len(rows) == 18
     assert {row["label"] for row in rows} == {"ant", "bee", "cat", ""}
@@ -278,31 +265,6 @@ def test_the_exported_onnx_file_gives_the_same_answers(session: Session, photos:
     network = onnxruntime.InferenceSession(exported(session, "classifier.onnx"))
     found = network.run(["label"], {"images": np.asarray(Image.open(photos / "cat4.png"))[None]})[0]
     assert found.tolist() == ["cat"]
-
-
-def test_a_restart_brings_everything_back_without_embedding_again(
-    client: TestClient, session: Session, tmp_path: Path
-) -> None:
-    for name in ("ant", "bee"):
-        label(session, name, 0, 1, 2)
-    put(client, pattern(0, 100), "added.png", "monday")
-    wait_until_idle(session)
-    before = page_state(session)
-    session.stop()
-
-    def never(*_: object) -> object:
-        raise AssertionError("embedded again")
-
-    embedder = Embedder(session.embedder.backbone, cache_dir=tmp_path / "cache")
-    embedder.embed_squares = never  # type: ignore[assignment, method-assign]
-    again = Session(Project(tmp_path / "project"), embedder)
-    again.start()
-    wait_until_idle(again)
-    after = page_state(again)
-    again.stop()
-    for state in (before, after):
-        del state["version"], state["next"]
-    assert after == before
 
 
 def test_a_request_waits_for_a_newer_state_only(

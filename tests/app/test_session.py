@@ -81,17 +81,6 @@ def test_an_unreadable_photo_has_its_error_and_the_others_go_on(tmp_path: Path, 
     session.stop()
 
 
-def test_photos_in_which_the_network_sees_nothing_have_errors(tmp_path: Path, photos: Path) -> None:
-    blind = conv4()
-    for parameter in blind.parameters():
-        parameter.data.zero_()
-    session = Session(Project(tmp_path / "p", [photos]), Embedder(blind))
-    session.start()
-    label_all(session, 0, 1)
-    assert (len(session.errors), session.features) == (18, {})
-    session.stop()
-
-
 def test_a_failure_ends_the_thread_and_is_shown(
     tmp_path: Path, photos: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

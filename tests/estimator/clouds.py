@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 import torch
+from layouts import picture
 
 from nearshot.models import Backbone, build_backbone
 
@@ -48,6 +49,21 @@ def conv4() -> Backbone:
     """A small backbone for images of 16 pixels, trained on nothing."""
     torch.manual_seed(0)
     return build_backbone("conv4-32", input_size=16).eval()
+
+
+def tinted(seed: int, channel: int, *size: int) -> Array:
+    """The pixels of a picture in which one colour is strong."""
+    pixels = picture(seed, *(size or (16,))) // 4
+    pixels[:, :, channel] += 150
+    return pixels
+
+
+def colours(pictures: Any) -> Any:
+    """A backbone by which pictures are alike if their colours are."""
+    return pictures.mean((1, 2))
+
+
+colours.input_size = 16  # type: ignore[attr-defined]
 
 
 class Brightness:

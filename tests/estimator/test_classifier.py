@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from clouds import clouds, conv4
+from clouds import clouds, colours, conv4, tinted
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from layouts import picture
@@ -25,11 +25,6 @@ from nearshot.evaluation import CLASSIFIERS, prepare_features, sample_episodes
 from nearshot.models import save_backbone
 
 NAMES = ("centroid", "soft", "knn", "ridge")
-
-
-def colours(pictures: Any) -> Any:
-    """A backbone of one's own: the mean colour."""
-    return pictures.mean((1, 2))
 
 
 @pytest.mark.parametrize("n_shot", [1, 5])
@@ -138,7 +133,7 @@ def test_the_same_picture_in_two_classes_or_twice_in_one_is_named(
         FewShotClassifier(colours).fit(paths, labels)
     assert f": {', '.join(pairs[:5])} and 2 more. " in str(caught[0].message)
     assert caught[0].filename == __file__
-    with pytest.warns(UserWarning, match=f"twice in one class: {paths[0]} and {paths[7]}. "):
+    with pytest.warns(UserWarning, match=f"twice in one class: {paths[0]} in 'ant' and {paths[7]} in 'ant'. "):
         FewShotClassifier(colours).fit(paths[:8], [*labels[:7], "ant"])
     model = FewShotClassifier(colours).fit(paths[:7], labels[:7])
     with pytest.warns(UserWarning, match="in two classes") as caught:
@@ -286,12 +281,6 @@ def test_ties_are_decided_alike_whatever_else_is_asked(name: Any, normalise: boo
             nearest = np.lexsort([labels, squares[row]]).tolist()  # of ties, the first class, and of it the first image
             assert indices[row].tolist() == nearest[:7]
             assert [neighbour.index for neighbour in one.neighbours if neighbour.weight] == nearest[:10]
-
-
-def tinted(seed: int, channel: int) -> Any:
-    pixels = picture(seed, 16) // 3
-    pixels[:, :, channel] += 150
-    return pixels
 
 
 def test_pictures_of_every_kind(tmp_path: Path) -> None:

@@ -11,7 +11,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import urllib.request
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,6 @@ import pytest
 import scipy.stats
 from clouds import conv4
 from layouts import write_folder
-from locks import locked
 from PIL import Image
 
 from nearshot.cli import main
@@ -157,7 +155,7 @@ def test_the_backbone_of_a_run(folder: Path, capsys: Captured) -> None:
     [
         ("predict --support nowhere new", "nowhere does not exist"),
         ("predict --support support *.gif", r"No file matches \*\.gif\."),
-        ("predict --support support new --backbone none.safetensors", "no weights file"),
+        ("predict --support support new --backbone none.safetensors", "weights file"),
         ("predict --support support new --unknown-rate 2", "unknown_rate"),
         ("predict --support support new --neighbours 3", "n_neighbors needs --classifier knn"),
         ("predict --support support new --unknown-label ?", "unknown_label needs unknown_rate"),
@@ -170,6 +168,7 @@ def test_the_backbone_of_a_run(folder: Path, capsys: Captured) -> None:
         ("export support zoo.pkl", "output must end in .onnx or .safetensors .got 'zoo.pkl'"),
         ("export support nowhere/zoo.safetensors", "nowhere does not exist"),
         ("show support --output support.pdf", "got 'support.pdf'"),
+        ("app nosuch --no-browser", "nosuch is not a folder of photos"),
     ],
 )
 def test_errors_are_one_sentence(arguments: str, message: str, folder: Path, capsys: Captured) -> None:
@@ -177,6 +176,7 @@ def test_errors_are_one_sentence(arguments: str, message: str, folder: Path, cap
     given = [] if "--backbone" in arguments else ["--backbone", WEIGHTS]
     assert run(*arguments.split(), *given) == 1
     assert re.search(f"^nearshot: .*{message}", " ".join(capsys.readouterr().err.splitlines()))
+    assert not Path("nosuch-nearshot").exists()
 
 
 def test_a_command_brings_in_no_training(folder: Path) -> None:
@@ -220,24 +220,6 @@ def test_a_bad_picture_has_its_own_line_and_a_name_breaks_none(folder: Path, cap
     assert r"support/be\ne/1.png is not an image" in capsys.readouterr().err
 
 
-@pytest.mark.skipif(os.name != "posix", reason="rights as POSIX has them")
-def test_a_locked_folder_is_said_and_the_rest_done(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: Captured
-) -> None:
-    with tempfile.TemporaryDirectory() as made:  # pytest's own is closed to others
-        Path(made).chmod(0o755)
-        place = Path(shutil.copytree(folder, Path(made) / "open"))
-        place.chmod(0o755)
-        monkeypatch.chdir(place)
-        write_folder(place, {"new/private/3.png": pattern(0, 90)})
-        with locked(place / "new" / "private"):
-            assert predict("new", "--no-cache") == 3
-        out, err = capsys.readouterr()
-        assert len(out.splitlines()) == 1 + len(NEW)
-        assert "nearshot: warning: The folder new/private is skipped: Permission denied.\n" in err
-        monkeypatch.undo()
-
-
 def test_photos_and_videos_of_other_formats_count_in_the_status(folder: Path, capsys: Captured) -> None:
     write_folder(folder, {"new/notes.txt": b"x"})
     assert predict("new") == 0
@@ -248,17 +230,20 @@ def test_photos_and_videos_of_other_formats_count_in_the_status(folder: Path, ca
 
 
 def test_readable_images_are_copied_by_label(folder: Path, capsys: Captured) -> None:
-    write_folder(folder, {"new/zebra.png": pattern(77, 0), "new/bad.png": b"x"})
-    assert predict("new", "--unknown-rate", "0.01", "--unknown-label", "none/of these", "--copy-to", "sorted") == 3
-    copies = {path.relative_to("sorted").as_posix() for path in Path("sorted").rglob("*.png")}
-    assert copies == {"none_of these/zebra.png", *(f"{name[:3]}/{name}" for name in NEW)}
-    Path("sorted/ant/ant0.png").unlink()
+    write_folder(folder, {"new/more/ant0.png": pattern(0, 70), "new/zebra.png": pattern(77, 0), "new/bad.png": b"x"})
+    command = ["new", "--unknown-rate", "0.01", "--unknown-label", "none/of these", "--copy-to", "sorted"]
+    assert predict(*command) == 3
+    assert "8 images copied to sorted." in capsys.readouterr().err
+    copies = {path.relative_to("sorted").as_posix(): path.read_bytes() for path in Path("sorted").rglob("*.png")}
+    assert {copies.pop("ant/ant0.png"), copies.pop("ant/ant0 (2).png")} == {pattern(0, 50), pattern(0, 70)}
+    assert copies.pop("none_of these/zebra.png") == pattern(77, 0)
+    assert copies == {f"{name[:3]}/{name}": (folder / "new" / name).read_bytes() for name in NEW[1:]}
     shutil.rmtree("sorted/bee")
     Path("sorted/bee").write_text("a file in the way")
     assert predict(*(f"new/{name}" for name in NEW), "--copy-to", "sorted") == 3
     err = capsys.readouterr().err
     assert err.count("nearshot: Not copied: new/bee") == 2
-    assert "1 image copied to sorted; 3 were there already." in err
+    assert "0 images copied to sorted; 4 were there already." in err
 
 
 def test_the_score_counts_folders_like_the_classes(folder: Path, capsys: Captured) -> None:

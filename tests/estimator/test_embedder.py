@@ -88,7 +88,7 @@ def test_other_networks_and_functions(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("given", "options", "message"),
     [
-        ("nowhere.safetensors", {}, "no weights file"),
+        ("nowhere.safetensors", {}, "weights file"),
         (Means(), {}, "training mode"),
         (Means().eval(), {"device": "gpu"}, "'gpu'"),
         (lambda images: np.zeros(3), {}, r"\(1, dim\) .*got \(3,\)"),

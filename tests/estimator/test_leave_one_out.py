@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -26,7 +27,7 @@ from nearshot.estimator.leave_one_out import (
     rounds,
 )
 from nearshot.estimator.novelty import TYPICAL_BY_SCORE, choose_threshold, held_out_novelties
-from nearshot.estimator.support import Support, between_classes
+from nearshot.estimator.support import Support
 
 SIZES = st.lists(st.integers(1, 45), min_size=1, max_size=5)
 
@@ -69,7 +70,7 @@ def test_held_out_scores_of_ridge_regression_without_another_fit(dim: int) -> No
     generator = torch.Generator().manual_seed(0)
     support = support_of([2, 5, 3, 1], 3)
     features = torch.randn(len(support.codes), dim, generator=generator, dtype=torch.float64) + support.codes[:, None]
-    support = support._replace(features=features)
+    support = replace(support, features=features)
     ridge = SolvedRidge(support)
     counts = support.counts.tolist()
     weights = [len(features) / 4 / counts[code] for code in support.codes.tolist()]
@@ -96,8 +97,8 @@ def test_distance_between_classes_against_a_loop(sizes: list[int], seed: int) ->
         for i, j in itertools.combinations(range(len(support.codes)), 2)
         if support.codes[i] != support.codes[j]
     ]
-    assert between_classes(support) == pytest.approx(np.mean(pairs))
-    assert between_classes(Support(torch.ones(4, 2), torch.tensor([0, 0, 1, 1]), 2)) is None
+    assert support.between == pytest.approx(np.mean(pairs))
+    assert Support(torch.ones(4, 2), torch.tensor([0, 0, 1, 1]), 2).between is None
 
 
 def test_the_temperature_is_the_most_probable_one() -> None:
@@ -188,7 +189,7 @@ def test_an_estimate_of_many_images_and_of_none() -> None:
 def test_held_out_novelties_against_a_loop(sizes: list[int], seed: int) -> None:
     support = support_of(sizes, seed)
     features, codes = support.features.numpy(), support.codes.numpy()
-    between = between_classes(support)
+    between = support.between
     usual = 0 if between is None else 2  # a class alone has no distances to others
     expected = []
     for image in range(len(codes)):

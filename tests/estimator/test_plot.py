@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from browser import CHROMIUM, open_browser
-from layouts import encoded, picture, write_folder
+from clouds import colours, tinted
+from layouts import encoded, write_folder
 from PIL import Image
 
 from nearshot.estimator import FewShotClassifier
@@ -19,31 +19,21 @@ from nearshot.estimator.plot.figure import make_figure
 NASTY = f"<script>alert('dog & co')_{'W' * 60}"  # and long
 
 
-def mean_colours(images: Any) -> Any:
-    """A backbone by which pictures are alike if their colours are."""
-    return images.reshape(len(images), -1, 3).mean(1)
-
-
-mean_colours.input_size = 16  # type: ignore[attr-defined]
-
-
-def tinted(seed: int, channel: int) -> bytes:
-    pixels = picture(seed, 30, 40) // 4
-    pixels[:, :, channel] += 150
-    return encoded(pixels)
+def photo(seed: int, channel: int) -> bytes:
+    return encoded(tinted(seed, channel, 30, 40))
 
 
 @pytest.fixture
 def classifier(tmp_path: Path) -> FewShotClassifier:
-    members = {f"{label}/{i}.png": tinted(i, channel) for channel, label in enumerate("ab") for i in range(3)}
+    members = {f"{label}/{i}.png": photo(i, channel) for channel, label in enumerate("ab") for i in range(3)}
     paths = sorted(write_folder(tmp_path / "support", members).rglob("*.png"))
     labels = [NASTY if path.parent.name == "b" else "a" for path in paths]
-    return FewShotClassifier(mean_colours, unknown_rate=0.05).fit(paths, labels)
+    return FewShotClassifier(colours, unknown_rate=0.05).fit(paths, labels)
 
 
 @pytest.fixture
 def scene(classifier: FewShotClassifier, tmp_path: Path) -> Scene:
-    files = {"like a.png": tinted(9, 0), "like b.png": tinted(8, 1), "unlike.png": tinted(7, 2), "<no>.png": b"x"}
+    files = {"like a.png": photo(9, 0), "like b.png": photo(8, 1), "unlike.png": photo(7, 2), "<no>.png": b"x"}
     queries = sorted(write_folder(tmp_path / "queries", files).iterdir())
     return make_scene(classifier, queries, title="two & more", notes=["a note"])
 

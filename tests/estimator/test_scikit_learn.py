@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import pickle
-from pathlib import Path
 from unittest import SkipTest
 
-import joblib
 import numpy as np
 import pytest
 from clouds import Brightness, clouds
 from layouts import picture
-from sklearn.base import clone
 from sklearn.decomposition import PCA
 from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.pipeline import make_pipeline
@@ -63,14 +59,3 @@ def test_cross_validation_of_pictures_in_two_processes() -> None:
     pictures = [picture(seed, 16) // (1 + seed % 2 * 4) for seed in range(12)]
     scores = cross_val_score(FewShotClassifier(Brightness()), pictures, np.arange(12) % 2, cv=3, n_jobs=2)
     np.testing.assert_array_equal(scores, 1.0)
-
-
-def test_copies(tmp_path: Path) -> None:
-    drawn = clouds(2)
-    fitted = FewShotClassifier(classifier="knn", unknown_rate=0.1).fit(drawn.support, drawn.labels)
-    fresh = clone(fitted)
-    assert not hasattr(fresh, "classes_")
-    assert fresh.get_params() == fitted.get_params()
-    joblib.dump(fitted, tmp_path / "model.joblib")
-    for copied in (joblib.load(tmp_path / "model.joblib"), pickle.loads(pickle.dumps(fitted))):
-        np.testing.assert_array_equal(copied.predict(drawn.strangers), fitted.predict(drawn.strangers))

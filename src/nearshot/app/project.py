@@ -143,14 +143,13 @@ class Project:
 
     def label_by_folders(self) -> None:
         """Label every unlabelled photo that lies in a folder with the folder's name, shortened if it is long."""
-        unlabelled = [photo for photo in self.present if photo.key not in self.labels]
-        shown = {photo: "".join(filter(str.isprintable, _tidy(photo.group))) for photo in unlabelled}
-        short = {photo: name[:LONGEST_NAME].strip() for photo, name in shown.items()}
-        names = {photo: name for photo, name in short.items() if name not in ("", UNKNOWN)}
-        for name in dict.fromkeys(names.values()):
+        for photo in self.present:
+            name = "".join(filter(str.isprintable, _tidy(photo.group)))[:LONGEST_NAME].strip()
+            if photo.key in self.labels or name in ("", UNKNOWN):
+                continue
             if name not in self.classes:
                 self.add_class(name)
-        self.labels |= {photo.key: name for photo, name in names.items()}
+            self.labels[photo.key] = name
         self.save()
 
     def add_photo(self, data: bytes, name: str, group: str = "") -> Photo:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 import mimetypes
 import secrets
 import socket
@@ -12,6 +11,7 @@ import tempfile
 import threading
 import webbrowser
 from collections.abc import Callable
+from json import JSONDecodeError
 from pathlib import Path
 from typing import Any
 
@@ -30,14 +30,13 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from nearshot.app.copies import copy_into_classes
 from nearshot.app.project import UNKNOWN, Photo, Project
 from nearshot.app.session import Guess, Session, smaller_jpeg, version_of
-from nearshot.errors import InputError, NearshotError
+from nearshot.errors import NearshotError
 from nearshot.estimator import AccuracyEstimate, export_onnx
 from nearshot.io import readable
 from nearshot.models.recommended import advice_on
 
 HOST = "127.0.0.1"
 MOST_BYTES = 64 << 20  # of an uploaded photo
-MOST_BYTES_OF_JSON = 4 << 20
 DECODERS = 3  # photos decoded at a time: a large one takes hundreds of megabytes
 POLL_SECONDS, POLLS = 0.1, 200  # how long a request for a newer state waits
 STATIC = Path(__file__).parent / "static"
@@ -117,7 +116,9 @@ class Server:
         return Starlette(
             routes=routes,
             middleware=[Middleware(Guard, token=token, port=port)],
-            exception_handlers={NearshotError: _refuse, HTTPException: _refuse},
+            exception_handlers=dict.fromkeys(
+                (NearshotError, HTTPException, JSONDecodeError, UnicodeDecodeError), _refuse
+            ),
         )
 
     async def state(self, request: Request) -> Response:
@@ -143,12 +144,16 @@ class Server:
     async def upload(self, request: Request) -> Response:
         """Keep a photo, if it can be decoded."""
         name, group = request.query_params.get("name", ""), request.query_params.get("group", "")
-        data = await _body(request, MOST_BYTES)
+        data = bytearray()
+        async for chunk in request.stream():
+            data += chunk
+            if len(data) > MOST_BYTES:
+                raise HTTPException(413, f"A photo must be at most {MOST_BYTES >> 20} MB.")
 
         def keep() -> Any:
             with self.decoders:
-                smaller_jpeg(data, name, 32)  # raises an error if it is no image
-            return self.session.change(lambda project: project.add_photo(data, name, group))
+                smaller_jpeg(bytes(data), name, 32)  # raises an error if it is no image
+            return self.session.change(lambda project: project.add_photo(bytes(data), name, group))
 
         photo = await anyio.to_thread.run_sync(keep)
         return JSONResponse({"id": photo.id})
@@ -162,13 +167,13 @@ class Server:
 
     async def change(self, request: Request) -> Response:
         """Change the project, by one of `CHANGES`."""
-        change, given = CHANGES[request.url.path.removeprefix("/api/")], await _json(request)
+        change, given = CHANGES[request.url.path.removeprefix("/api/")], await request.json()
         result = await anyio.to_thread.run_sync(self.session.change, lambda project: change(project, given))
         return JSONResponse({"version": self.session.version, "result": result})
 
     async def copy(self, request: Request) -> Response:
         """Copy photos into one folder per class."""
-        predicted = bool((await _json(request))["predicted"])
+        predicted = bool((await request.json())["predicted"])
         return JSONResponse(await anyio.to_thread.run_sync(copy_photos, self.session, predicted))
 
     def _photo(self, request: Request) -> Photo:
@@ -290,27 +295,10 @@ def serve(session: Session, port: int, open_browser: bool, tell: Callable[[str],
             session.stop()
 
 
-async def _body(request: Request, limit: int) -> bytes:
-    """Read the body of a request up to a number of bytes."""
-    data = bytearray()
-    async for chunk in request.stream():
-        data += chunk
-        if len(data) > limit:
-            raise HTTPException(413, f"A file must be at most {limit >> 20} MB.")
-    return bytes(data)
-
-
 async def _refuse(request: Request, error: Exception) -> Response:
     status = error.status_code if isinstance(error, HTTPException) else 400
     text = error.detail if isinstance(error, HTTPException) else str(error)
     return JSONResponse({"error": text}, status)
-
-
-async def _json(request: Request) -> Any:
-    try:
-        return json.loads(await _body(request, MOST_BYTES_OF_JSON))
-    except ValueError:
-        raise InputError("The request must be JSON.") from None
 
 
 CHANGES: dict[str, Callable[[Project, dict[str, Any]], Any]] = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from copy import copy
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -16,14 +17,12 @@ from torch import Tensor
 from nearshot.errors import InputError
 from nearshot.estimator.bundle import read_bundle, write_bundle
 from nearshot.estimator.embedder import Embedder
-from nearshot.estimator.explanation import Explanation, explain_answers, nearest_images
+from nearshot.estimator.explanation import Explanation, explain_answers
 from nearshot.estimator.image_inputs import are_images, image_list, name_of, without_tensors
 from nearshot.estimator.leave_one_out import AccuracyEstimate, estimate_from
 from nearshot.estimator.state import Array, ClassifierSettings, Fitted, are_mixed, learn, warn_about_repeated_images
 from nearshot.models.recommended import AUTO
 from nearshot.text import format_list
-
-Labelled = tuple[Array, Array, list[str], Array | None]  # features, labels, names of images and of columns
 
 
 class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
@@ -110,29 +109,11 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def fit(self, X: Any, y: Any) -> Self:  # noqa: N803
         """Learn classes from labelled images, and forget the previous ones."""
-        settings, embedder = self._settings().check(), self._make_embedder(X)
-        X = X if embedder is None else image_list(X)  # noqa: N806
-        fitted = learn(settings, embedder, *self._labelled(X, y, embedder, None))
-        if embedder is not None:
-            warn_about_repeated_images(fitted, X)
-        return self._set(fitted)
+        return self._learn(X, y, None)
 
     def partial_fit(self, X: Any, y: Any, classes: Any = None) -> Self:  # noqa: N803
         """Add labelled images of known or new classes. `classes`, which scikit-learn gives, is not needed."""
-        if not self.__sklearn_is_fitted__():
-            return self.fit(X, y)
-        settings, known = self._settings().check(), self._fitted
-        known_labels = known.classes[known.codes]
-        X = X if known.embedder is None else image_list(X)  # noqa: N806
-        features, labels, names, columns = self._labelled(X, y, known.embedder, known)
-        if are_mixed(known_labels, labels):
-            first, second = known_labels.tolist()[0], labels.tolist()[0]
-            raise InputError(f"Labels must be of one type (got {first!r} before and {second!r} now).")
-        features, labels = np.concatenate([known.features, features]), np.concatenate([known_labels, labels])
-        fitted = learn(settings, known.embedder, features, labels, [*known.names, *names], columns)
-        if known.embedder is not None:
-            warn_about_repeated_images(fitted, [*known.names, *X])
-        return self._set(fitted)
+        return self._learn(X, y, self._fitted if self.__sklearn_is_fitted__() else None)
 
     def forget(self, label: Any) -> Self:
         """Forget a class and all its images."""
@@ -179,7 +160,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         prepared features: at unit length, 0 is the same direction and √2 a right angle.
         """
         fitted, query = self._query(X)
-        distances, indices = nearest_images(query, fitted.support, n_neighbors)
+        distances, indices = fitted.support.nearest(query, n_neighbors)
         return distances.numpy(), indices.numpy()
 
     def explain(self, X: Any, n_neighbors: int = 3) -> list[Explanation]:  # noqa: N803
@@ -223,7 +204,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
-        tags.input_tags.two_d_array = self.backbone is None or self._is_auto()
+        tags.input_tags.two_d_array = self.backbone is None or self.backbone == AUTO
         tags.input_tags.string = self.backbone is not None
         return tags
 
@@ -240,24 +221,34 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             self.__dict__.pop("feature_names_in_", None)
         return self
 
-    def _labelled(self, X: Any, y: Any, embedder: Embedder | None, known: Fitted | None) -> Labelled:  # noqa: N803
-        """Return labelled images as features; they must match `known`, if any."""
-        first, columns = (0, None) if known is None else (len(known.names), known.columns)
+    def _learn(self, X: Any, y: Any, known: Fitted | None) -> Self:  # noqa: N803
+        """Learn labelled images, in addition to those that are `known`."""
+        settings = self._settings().check()
         for number, label in enumerate(() if y is None else np.asarray(y, dtype=object).ravel()):
             if label is None or label != label:  # NaN, as in tables
                 raise InputError(f"Every image needs a label (got {label!r} for image {number}).")
+        embedder, columns = self._make_embedder(X) if known is None else known.embedder, None
         if embedder is None:
             checker = copy(self) if known is None else copy(self)._set(known)  # scikit-learn writes attributes to it
-            features, labels = _validated(checker, X, y, reset=known is None)
-            columns = getattr(checker, "feature_names_in_", None)
-            names = [f"image {first + number}" for number in range(len(features))]
+            images, labels = _validated(checker, X, y, reset=known is None)
+            features, columns = images, getattr(checker, "feature_names_in_", None)
         else:
-            labels = column_or_1d(y, warn=True)
-            check_consistent_length(X, labels)
-            features = embedder(X, progress=None if self.verbose else False)
-            names = [name_of(image, number) for number, image in enumerate(X, first)]
+            images, labels = image_list(X), column_or_1d(y, warn=True)
+            check_consistent_length(images, labels)
+            features = self._embed(embedder, images)
         check_classification_targets(np.tile(labels, 2))  # one image per class is no sign of a regression here
-        return features, labels, names, columns
+        known_names = [] if known is None else known.names
+        names = [*known_names, *map(name_of, images, itertools.count(len(known_names)))]
+        if known is not None:
+            known_labels = known.classes[known.codes]
+            if are_mixed(known_labels, labels):
+                first, second = known_labels.tolist()[0], labels.tolist()[0]
+                raise InputError(f"Labels must be of one type (got {first!r} before and {second!r} now).")
+            features, labels = np.concatenate([known.features, features]), np.concatenate([known_labels, labels])
+        fitted = learn(settings, embedder, features, labels, names, columns)
+        if embedder is not None:
+            warn_about_repeated_images(fitted, [*known_names, *images])
+        return self._set(fitted)
 
     def _query(self, X: Any) -> tuple[Fitted, Tensor]:  # noqa: N803
         """Return the state, and the prepared features of new images."""
@@ -265,8 +256,11 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if fitted.embedder is None:
             features = _validated(copy(self)._set(fitted), X, reset=False)
         else:
-            features = fitted.embedder(X, progress=None if self.verbose else False)
+            features = self._embed(fitted.embedder, X)
         return fitted, fitted.prepare(features)
+
+    def _embed(self, embedder: Embedder, images: Any) -> Array:
+        return embedder(images, progress=None if self.verbose else False)
 
     def _settings(self) -> ClassifierSettings:
         return ClassifierSettings(*(getattr(self, name) for name in ClassifierSettings._fields))
@@ -281,13 +275,10 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return fitted
 
     def _make_embedder(self, X: Any, *, copy: bool = True) -> Embedder | None:  # noqa: N803
-        if self.backbone is None or (self._is_auto() and not are_images(X)):
+        if self.backbone is None or (self.backbone == AUTO and not are_images(X)):
             return None
         where: dict[str, Any] = {"device": self.device, "cache_dir": self.cache_dir, "copy": copy}
         return Embedder(self.backbone, **where, input_size=self.input_size, n_views=self.n_views)
-
-    def _is_auto(self) -> bool:
-        return isinstance(self.backbone, str) and self.backbone == AUTO
 
 
 def _validated(checker: FewShotClassifier, features: Any, *labels: Any, reset: bool) -> Any:

@@ -6,12 +6,11 @@ import contextlib
 import hashlib
 import math
 import warnings
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from copy import deepcopy
 from functools import cached_property, partial
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +24,15 @@ from nearshot.data.augment import normalise_images, view_of
 from nearshot.data.images import Pixels
 from nearshot.devices import chosen_device
 from nearshot.errors import InputError, NearshotError
-from nearshot.estimator.image_inputs import PREPROCESSING, Content, image_list, name_of, read_each, without_tensors
+from nearshot.estimator.image_inputs import (
+    PREPROCESSING,
+    Content,
+    image_list,
+    map_ahead,
+    name_of,
+    read_each,
+    without_tensors,
+)
 from nearshot.evaluation.features import check_evaluation_mode
 from nearshot.io import atomic_write
 from nearshot.models import Backbone, BackboneSpec, load_backbone
@@ -48,13 +55,10 @@ class Embedder:
             "efficientnet-lite0", `timm:<name>`, …. Or any other network in evaluation mode, called with images (image,
             3, side, side) normalised as for ImageNet. Or any function, called with a uint8 array (image, side, side,
             3). An attribute `input_size` of the latter two gives the side; the default is 224.
-        device: "cpu", "cuda", …; "auto" is a GPU if there is one.
-        cache_dir: a folder that caches embeddings of a `Backbone` by content; None for no cache.
+        device, cache_dir, input_size, n_views: see `FewShotClassifier`. Only embeddings of a `Backbone` are cached, and
+            only a network has views; see `nearshot.data.augment`.
         batch_size: how many images to embed at once; by default 8, and 256 on a GPU.
         copy: whether to copy a given network, so that the caller's is not moved or changed. False saves memory.
-        input_size: the side that images are resized to; by default the network's own.
-        n_views: the number of views of each image whose embeddings a network averages: the image, its mirror image, and
-            crops; see `nearshot.data.augment`.
 
     Attributes:
         centre: (dim,) the mean feature of the backbone's training set, if it is stored.
@@ -145,29 +149,29 @@ class Embedder:
 
         A feature of zeros has no direction. Backbones return it for images that are far too small for them.
         """
-        for number, one in enumerate(self._stream(images)):
-            if isinstance(self.backbone, Backbone) and isinstance(one, np.ndarray) and not one.any():
-                name = name_of(images[number], number)
-                yield InputError(f"The network sees nothing in {name}. Use a larger --input-size.")
-            else:
-                yield one
-
-    def _stream(self, images: Sequence[Any]) -> Iterator[Features | NearshotError]:
         # Threads that share a batch wait for each other after every layer, which is slow where other programs run as
         # well. So each thread of a CPU has a batch of its own. A network or function of the user has one thread.
         is_parallel = isinstance(self.network, Backbone) and self.device.type == "cpu"
         n_threads = torch.get_num_threads() if is_parallel else 1
         pool = ThreadPoolExecutor(n_threads, initializer=partial(torch.set_num_threads, 1) if n_threads > 1 else None)
-        read, waiting = read_each(images, self._prepare), deque[tuple[list[Any], Future[Features] | None]]()
+        read = read_each(images, self._prepare)
+        batches = iter(lambda: list(islice(read, self.batch_size)), [])
+        embedded = map_ahead(pool, self._embed_batch, batches, 2 * n_threads + 1)
         try:
-            while (batch := list(islice(read, self.batch_size))) or waiting:
-                if batch:
-                    squares = [one[1] for one in batch if isinstance(one, tuple)]
-                    waiting.append((batch, pool.submit(self.embed_squares, np.stack(squares)) if squares else None))
-                if not batch or len(waiting) > 2 * n_threads:
-                    yield from self._collect(*waiting.popleft())
+            for number, (digest, one) in enumerate(chain.from_iterable(embedded)):
+                if digest is not None and self.cache is not None:
+                    try:
+                        self.cache.put(digest, one)
+                    except (OSError, NearshotError) as error:  # such as a full disk
+                        warnings.warn(f"Embeddings are not cached: {error}", stacklevel=2)
+                        self.cache = None
+                if isinstance(self.backbone, Backbone) and isinstance(one, np.ndarray) and not one.any():
+                    name = name_of(images[number], number)
+                    yield InputError(f"The network sees nothing in {name}. Use a larger --input-size.")
+                else:
+                    yield one
         finally:
-            pool.shutdown(cancel_futures=True)
+            embedded.close()
             if n_threads > 1:
                 torch.set_num_threads(n_threads)  # MKL has one number for all threads
         if self.cache is not None:
@@ -180,21 +184,11 @@ class Embedder:
             return known
         return content.digest, content.square(self.spec.input_size, self.spec.interpolation, self.spec.crop)
 
-    def _collect(self, batch: list[Any], embedded: Future[Features] | None) -> Iterator[Features | NearshotError]:
-        """Yield the results of a batch, and cache the embeddings that are new."""
-        new = iter(() if embedded is None else embedded.result())
-        for one in batch:
-            if not isinstance(one, tuple):
-                yield one
-                continue
-            feature = next(new)
-            try:
-                if self.cache is not None:
-                    self.cache.put(one[0], feature)
-            except (OSError, NearshotError) as error:  # such as a full disk
-                warnings.warn(f"Embeddings are not cached: {error}", stacklevel=2)
-                self.cache = None
-            yield feature
+    def _embed_batch(self, batch: list[Any]) -> list[tuple[str | None, Any]]:
+        """Return the digest and the embedding of each image; None and what it is, if it is cached or an error."""
+        squares = [one[1] for one in batch if isinstance(one, tuple)]
+        new = iter(self.embed_squares(np.stack(squares)) if squares else ())
+        return [(one[0], next(new)) if isinstance(one, tuple) else (None, one) for one in batch]
 
     def embed_squares(self, squares: Pixels) -> Features:
         """Embed images of the right size, (image, side, side, 3) uint8, in one batch and without the cache."""

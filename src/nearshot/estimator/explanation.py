@@ -8,11 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nearshot.checks import check_count
 from nearshot.distances import squared_euclidean
 from nearshot.estimator.state import Fitted
-from nearshot.estimator.support import Support, in_blocks, n_voters
-from nearshot.evaluation.classifiers import TIE, nearest_in_order
 
 
 @dataclass(frozen=True)
@@ -79,7 +76,7 @@ class Explanation:
 def explain_answers(fitted: Fitted, query: Tensor, n_neighbors: int) -> list[Explanation]:
     """Explain the answers to prepared features, (query, dim), by the nearest support images."""
     classes = fitted.classes.tolist()
-    distances, indices = nearest_images(query, fitted.support, n_neighbors)
+    distances, indices = fitted.support.nearest(query, n_neighbors)
     answers = fitted.answer(query)
     probabilities, novelty = answers.probabilities.tolist(), answers.novelty.tolist()
     # The answer first, even if another leads by rounding.
@@ -97,22 +94,6 @@ def explain_answers(fitted: Fitted, query: Tensor, n_neighbors: int) -> list[Exp
     return explanations
 
 
-def nearest_images(query: Tensor, support: Support, n_neighbors: int) -> tuple[Tensor, Tensor]:
-    """Return the distances to the nearest support images and their indices, (query, neighbour), nearest first.
-
-    Of equally distant images, those of the first class come first, and of one class the first ones.
-    """
-    check_count(n_neighbors, "n_neighbors")
-    order = support.codes.argsort(stable=True)  # as classifiers see them
-    distances, places = [], []
-    for rows in in_blocks(query, support):
-        squares = squared_euclidean(rows, support.features[order])
-        tolerance = TIE * squares.amax(1, keepdim=True)
-        places.append(nearest_in_order(squares, min(int(n_neighbors), len(order)), tolerance))
-        distances.append(squares.gather(1, places[-1]).sqrt())
-    return torch.cat(distances), order[torch.cat(places)]
-
-
 def _image_weights(query: Tensor, fitted: Fitted) -> dict[int, float]:
     """Return the share of each support image in the decision for one query, (1, dim), if single images decide."""
     support = fitted.support
@@ -121,6 +102,6 @@ def _image_weights(query: Tensor, fitted: Fitted) -> dict[int, float]:
         shares = (-squares - support.counts[support.codes].double().log()).softmax(0)
         return dict(enumerate(shares.tolist()))
     if fitted.settings.classifier == "knn":
-        voters = nearest_images(query, support, n_voters(support, fitted.settings.n_neighbors))[1][0].tolist()
+        voters = support.nearest(query, support.n_voters(fitted.settings.n_neighbors))[1][0].tolist()
         return dict.fromkeys(range(len(support.codes)), 0.0) | dict.fromkeys(voters, 1 / len(voters))
     return {}

@@ -7,7 +7,7 @@ import hashlib
 import os
 import warnings
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,16 +24,14 @@ from nearshot.data.readers import Skipped, files_under, is_image
 from nearshot.errors import InputError, NearshotError
 from nearshot.text import counted
 
-THREADS = 4
-IN_FLIGHT = 8  # a phone's photo takes a hundred megabytes while it is read
+THREADS, IN_FLIGHT = 4, 8  # a phone's photo takes a hundred megabytes while it is read
 PREPROCESSING = "centre, Pillow; 3"  # what `Content.square` does; increase the number with every change
 SPARE_PIXELS = 2  # a JPEG is decoded at a fraction of its size that leaves this many times the pixels along an axis
-HOLDS_PATHS = ("O", "U", "S", "T")  # NumPy's kinds of objects and strings
 # Suffixes of photos and videos that cannot be read.
 PHOTOS = (".avif", ".jxl", ".jp2", ".cr2", ".cr3", ".nef", ".arw", ".dng", ".raf", ".orf", ".rw2", ".pef", ".srw")
 VIDEOS = (".mov", ".mp4", ".m4v", ".avi", ".mkv", ".webm", ".3gp")
-FOR_FEATURES = "To classify features, set backbone=None."
 
+Given = TypeVar("Given")
 Made = TypeVar("Made")
 
 
@@ -155,23 +153,18 @@ class Content:
 
 def image_list(images: Any) -> list[Any]:
     """Return images as a list, one entry each, without reading a file."""
-    if isinstance(images, str | Path | bytes | Image.Image):
+    shape: tuple[int, ...] = getattr(images, "shape", ())
+    is_array = len(shape) == 3 and shape[2] in (3, 4)  # of one image, not of grey ones that are 3 pixels wide
+    if is_array or isinstance(images, str | Path | bytes | Image.Image):
         one = repr(str(images)) if isinstance(images, str | Path) else "image"
         raise InputError(f"Images must be a list, even of one image: [{one}].")
-    if hasattr(images, "shape") and getattr(images.dtype, "kind", "") not in HOLDS_PATHS:
-        images = np.asarray(without_tensors(images))
-        if images.dtype != np.uint8 or images.ndim not in (3, 4) or (images.ndim == 3 and images.shape[2] in (3, 4)):
-            raise InputError(
-                "An array of images must be uint8 of shape (image, height, width, 3), or (image, height, width) for "
-                f"grey images (got {images.dtype} {images.shape}). Give one image as [array]. {FOR_FEATURES}"
-            )
     return list(images)
 
 
 def are_images(given: Any) -> bool:
     """Return whether something is images, by its form: paths, Pillow images or pixels. Otherwise it is features."""
     if hasattr(given, "shape") and hasattr(given, "dtype"):
-        is_paths = getattr(given.dtype, "kind", "") in HOLDS_PATHS and len(given.shape) == 1
+        is_paths = getattr(given.dtype, "kind", "-") in "OUST" and len(given.shape) == 1  # objects and strings
         return is_paths or (len(given.shape) > 2 and "uint8" in str(given.dtype))
     first = next(iter(given), None) if isinstance(given, Sequence) else None
     return isinstance(first, str | Path | Image.Image) or getattr(first, "ndim", 0) >= 2
@@ -204,7 +197,7 @@ def read_image(image: Any, name: str) -> Content:
         if array.dtype != np.uint8 or not has_shape or 0 in array.shape:
             raise InputError(
                 f"{name} must be a path, a Pillow image, or a uint8 array of shape (height, width, 3), or (height, "
-                f"width) for grey (got {array.dtype} {array.shape}). {FOR_FEATURES}"
+                f"width) for grey (got {array.dtype} {array.shape}). To classify features, set backbone=None."
             )
         image = Image.fromarray(np.ascontiguousarray(array))
     opened = upright_rgb(image, name)
@@ -224,17 +217,23 @@ def read_each(images: Sequence[Any], make: Callable[[Content], Made]) -> Iterato
         except NearshotError as error:
             return error
 
-    with ThreadPoolExecutor(THREADS) as threads:
-        waiting: deque[Future[Made | NearshotError]] = deque()
-        try:
-            for number in range(len(images)):
-                waiting.append(threads.submit(attempt, number))
-                if len(waiting) == IN_FLIGHT:
-                    yield waiting.popleft().result()
-            while waiting:
+    return map_ahead(ThreadPoolExecutor(THREADS), attempt, range(len(images)), IN_FLIGHT)
+
+
+def map_ahead(
+    threads: ThreadPoolExecutor, function: Callable[[Given], Made], given: Iterable[Given], n_ahead: int
+) -> Generator[Made]:
+    """Yield the results of a function in order, computed in threads, a few ahead; then end the threads."""
+    waiting: deque[Future[Made]] = deque()
+    try:
+        for one in given:
+            waiting.append(threads.submit(function, one))
+            if len(waiting) == n_ahead:
                 yield waiting.popleft().result()
-        finally:
-            threads.shutdown(cancel_futures=True)
+        while waiting:
+            yield waiting.popleft().result()
+    finally:
+        threads.shutdown(cancel_futures=True)
 
 
 def without_tensors(values: Any) -> Any:

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from nearshot.errors import InputError
-from nearshot.estimator.support import Support, between_classes, class_scores, classifier_of, fit_head, n_voters
+from nearshot.estimator.support import Support, class_scores, classifier_of, fit_head
 from nearshot.evaluation.classifiers import RIDGE, first_best, ridge_problem
 from nearshot.text import counted
 
@@ -133,8 +133,8 @@ def typical_temperature(support: Support, classifier: str, n_neighbors: int | No
     if classifier_of(classifier) is RIDGE:
         return TYPICAL_RIDGE
     if classifier == "knn":
-        return TYPICAL_VOTES * math.sqrt(n_voters(support, n_neighbors))
-    return TYPICAL * float(1 + (1 / support.counts.double()).mean()) * (between_classes(support) or 1.0)
+        return TYPICAL_VOTES * math.sqrt(support.n_voters(n_neighbors))
+    return TYPICAL * float(1 + (1 / support.counts.double()).mean()) * (support.between or 1.0)
 
 
 def choose_temperature(scores: Tensor, codes: Tensor) -> float:

@@ -16,20 +16,19 @@ The threshold for a chosen rate of false rejections comes from the novelties of 
 images has no 1 % quantile. Their cube roots, which are nearly normal for squared distances (Wilson and Hilferty), are
 therefore modelled as normal, with a prior worth a few images. The threshold is the predictive quantile (Student's t).
 The more images lie beyond the quantile, the more the empirical quantile counts. `benchmarks/estimator.py` measures the
-rate that is reached, and compares this novelty with others.
+rate that is reached.
 """
 
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
 
 import scipy.stats
 import torch
 from torch import Tensor
 
 from nearshot.distances import squared_euclidean
-from nearshot.estimator.support import PAIRS_AT_ONCE, Support, between_classes
+from nearshot.estimator.support import Support
 
 TYPICAL_SHARE = 0.225  # the variance within classes as a fraction of the squared distance between them
 WEIGHT_OF_TYPICAL = 2.0  # in degrees of freedom, against those of all classes together
@@ -37,31 +36,22 @@ WEIGHT_OF_ALL = 24.0  # of the variance of all classes, against a class's own de
 TYPICAL_BY_DISTANCE = (0.95, 0.14)  # mean and standard deviation of the cube roots of novelties
 TYPICAL_BY_SCORE = (1.2, 0.14)  # the same, if the score counts
 WEIGHT_OF_MEAN, WEIGHT_OF_DEVIATION = 1.0, 4.0  # of these two, in images
-PAIRS_HELD_OUT_AT_ONCE = PAIRS_AT_ONCE // 8  # of images and classes: several values are held for each
 SHARPNESS = 2.0  # of the score in the novelty of ridge regression
 TINY = 1e-9  # of the squared distance between classes; for classes whose images are all equal
 
 
-class Spread(NamedTuple):
-    """The statistics that novelty is computed from."""
-
-    means: Tensor  # (class, dim)
-    variances: Tensor  # (class,) of an image around the class mean, which is uncertain itself
-
-
-def class_spread(support: Support) -> Spread:
-    """Return the means and variances of the classes."""
-    means, counts, between = support.means, support.counts.double(), between_classes(support)
-    own = support.sums(_residuals(support))
-    if between is None and len(support.codes) == support.n_classes:
-        return Spread(means, torch.ones_like(own))  # a single image: there is no distance to compare with
-    return Spread(means, _variances(own, counts, own.sum(), counts.sum() - support.n_classes, between))
+def class_variances(support: Support) -> Tensor:
+    """Return the variance of an image around the mean of its class, which is uncertain itself, (class,)."""
+    counts, own = support.counts.double(), support.sums(support.residuals)
+    if support.between is None and len(support.codes) == support.n_classes:
+        return torch.ones_like(own)  # a single image: there is no distance to compare with
+    return _variances(own, counts, own.sum(), counts.sum() - support.n_classes, support.between)
 
 
-def novelties(query: Tensor, spread: Spread) -> Tensor:
-    """Return the novelty of each query, (query,): about 1 for an image of a class, more for others."""
-    blocks = query.split(max(1, PAIRS_AT_ONCE // len(spread.means)))
-    return torch.cat([(squared_euclidean(rows, spread.means) / spread.variances).amin(1) for rows in blocks])
+def novelties(query: Tensor, support: Support, variances: Tensor) -> Tensor:
+    """Return the novelty by distance of each query, (query,): about 1 for an image of a class, more for others."""
+    blocks = support.blocks(query)
+    return torch.cat([(squared_euclidean(rows, support.means) / variances).amin(1) for rows in blocks])
 
 
 def weigh_by_score(novelty: Tensor, scores: Tensor) -> Tensor:
@@ -79,14 +69,13 @@ def held_out_novelties(support: Support, images: Tensor | None = None) -> Tensor
     `images` are indices of images that are not alone in their class; by default all of these. The two images of a
     single class are skipped.
     """
-    means, counts, between = support.means, support.counts.double(), between_classes(support)
+    counts, between, residuals = support.counts.double(), support.between, support.residuals
     freedom = counts.sum() - support.n_classes
     tested = (counts[support.codes] > 1).nonzero()[:, 0] if images is None else images
     if len(tested) == 0 or (between is None and freedom < 2):
         return support.features.new_zeros(0)
-    residuals = _residuals(support)
     own, found = support.sums(residuals), []  # (class,)
-    for some in tested.split(max(1, PAIRS_HELD_OUT_AT_ONCE // support.n_classes)):
+    for some in support.blocks(tested):
         codes, rows = support.codes[some], torch.arange(len(some))
         n = counts[codes]
         less = residuals[some] * n / (n - 1)  # the decrease of the sum of squares without the image
@@ -95,7 +84,7 @@ def held_out_novelties(support: Support, images: Tensor | None = None) -> Tensor
         sizes[rows, codes] -= 1
         total = (own.sum() - less).clamp(min=0)[:, None]
         variances = _variances(sums.clamp(min=0), sizes, total, freedom - 1, between)
-        squares = squared_euclidean(support.features[some], means)
+        squares = squared_euclidean(support.features[some], support.means)
         squares[rows, codes] = residuals[some] * (n / (n - 1)) ** 2  # from the mean of the others
         found.append((squares / variances).amin(1))
     return torch.cat(found)
@@ -125,11 +114,6 @@ def choose_threshold(held_out: Tensor, rate: float, typical: tuple[float, float]
         trust = n * rate / (n * rate + 1)
         threshold += trust * (float(roots.quantile(place)) - threshold)
     return max(0.0, threshold) ** 3
-
-
-def _residuals(support: Support) -> Tensor:
-    """Return each support image's squared distance to the mean of its class, (image,)."""
-    return (support.features - support.means[support.codes]).square().sum(1)
 
 
 def _variances(own: Tensor, counts: Tensor, total: Tensor, freedom: Tensor, between: float | None) -> Tensor:

@@ -40,10 +40,6 @@ Input: {given}; any number of images.
 Outputs: label, a string per image; probabilities (image, class), in the order of "classes" in the metadata; novelty
 (image), about 1 for images of the classes and more for others; and, if the classifier rejects, unknown (image).
 An image whose feature is zero cannot be normalised: its novelty is infinite and all classes are equally probable."""
-GIVEN = {
-    "features": "features (image, dim)",
-    "images": "images (image, height, width, 3), uint8 RGB of any size, whose centre is cropped",
-}
 
 
 def export_onnx(classifier: FewShotClassifier, path: str | Path) -> None:
@@ -60,14 +56,15 @@ def export_onnx(classifier: FewShotClassifier, path: str | Path) -> None:
         import onnxscript  # noqa: F401, PLC0415 (torch's exporter needs it)
     except ImportError as error:
         raise MissingExtraError("The ONNX export needs the onnx library: pip install 'nearshot[onnx]'.") from error
-    entry, embedder = "features" if fitted.embedder is None else "images", fitted.embedder
+    embedder, entry, about = fitted.embedder, "features", "features (image, dim)"
     example, axes = torch.zeros(2, fitted.features.shape[1]), ["image"]
     if embedder is not None:
         if embedder.network is None:
             raise InputError("backbone must be a torch.nn.Module to be exported (got a function).")
         if embedder.n_views > 1:
             raise InputError(f"n_views must be 1 in an ONNX file (got {embedder.n_views}).")
-        side = embedder.spec.input_size
+        side, entry = embedder.spec.input_size, "images"
+        about = "images (image, height, width, 3), uint8 RGB of any size, whose centre is cropped"
         example, axes = torch.zeros(2, side + 1, side + 2, 3, dtype=torch.uint8), ["image", "height", "width"]
     outputs = ["probabilities", "novelty", *(["unknown"] if np.isfinite(fitted.threshold) else []), INDEX]
     try:
@@ -79,7 +76,7 @@ def export_onnx(classifier: FewShotClassifier, path: str | Path) -> None:
     _remove_traces(model.graph)
     _add_labels(model.graph, fitted)
     model.producer_name, model.producer_version = "nearshot", __version__
-    model.doc_string = ABOUT.format(version=__version__, given=GIVEN[entry])
+    model.doc_string = ABOUT.format(version=__version__, given=about)
     onnx.helper.set_model_props(model, _metadata(fitted))
     onnx.checker.check_model(model, full_check=True)
     with atomic_write(path) as file:
@@ -151,7 +148,7 @@ class _Decision(nn.Module):
         self.temperature, self.threshold = fitted.temperature, fitted.threshold
         centre = np.zeros(points.shape[1]) if fitted.centre is None else np.array(fitted.centre, dtype=np.float64)
         self.points, self.given, self.centre = nn.Buffer(points), nn.Buffer(given), nn.Buffer(torch.from_numpy(centre))
-        self.means, self.variances = map(nn.Buffer, fitted.spread)
+        self.means, self.variances = nn.Buffer(fitted.support.means), nn.Buffer(fitted.variances)
         self.network: nn.Module | None = None
         if fitted.embedder is not None:
             self.network, spec = deepcopy(fitted.embedder.network), fitted.embedder.spec

@@ -28,14 +28,13 @@ from nearshot.estimator.image_inputs import read_each, without_tensors
 from nearshot.estimator.leave_one_out import HeldOut, choose_temperature, held_out_scores, typical_temperature
 from nearshot.estimator.novelty import (
     TYPICAL_BY_SCORE,
-    Spread,
     choose_threshold,
-    class_spread,
+    class_variances,
     held_out_novelties,
     novelties,
     weigh_by_score,
 )
-from nearshot.estimator.support import Head, Support, class_scores, classifier_of, fit_head, in_blocks
+from nearshot.estimator.support import Head, Support, class_scores, classifier_of, fit_head
 from nearshot.evaluation import prepare_features
 from nearshot.evaluation.classifiers import RIDGE, first_best
 from nearshot.text import format_list
@@ -114,9 +113,9 @@ class Fitted:
         return held_out_scores(self.support, self.settings.classifier, self.settings.n_neighbors)
 
     @cached_property
-    def spread(self) -> Spread:
-        """The statistics that novelty is computed from."""
-        return class_spread(self.support)
+    def variances(self) -> Tensor:
+        """The variance of each class, (class,), which novelty is relative to."""
+        return class_variances(self.support)
 
     def prepare(self, features: Array) -> Tensor:
         """Return new features centred and normalised; in float64, so that rounding does not decide near ties."""
@@ -127,7 +126,7 @@ class Fitted:
     def answer(self, query: Tensor) -> Answers:
         """Return the answers for prepared features, (query, dim)."""
         scores = class_scores(query, self.support, self.head)
-        novelty = novelties(query, self.spread)
+        novelty = novelties(query, self.support, self.variances)
         if self.head.classifier is RIDGE:
             novelty = weigh_by_score(novelty, scores)
         probabilities = (scores / self.temperature).softmax(1)
@@ -196,7 +195,7 @@ def warn_about_repeated_images(fitted: Fitted, images: Sequence[Any]) -> None:
     longer be read is skipped.
     """
     support, labels, suspects = fitted.support, fitted.classes[fitted.codes].tolist(), list[int]()
-    for rows in in_blocks(torch.arange(len(labels)), support):
+    for rows in support.blocks(torch.arange(len(labels))):
         features = support.features[rows]
         near = squared_euclidean(features, support.features) < (SAME_IMAGE * features.norm(dim=1)).square()[:, None]
         suspects += rows[near.sum(1) > 1].tolist()  # another image than itself
@@ -206,11 +205,8 @@ def warn_about_repeated_images(fitted: Fitted, images: Sequence[Any]) -> None:
         if not isinstance(square, NearshotError):
             places.setdefault(square.tobytes(), []).append(place)
     same = [pair for group in places.values() for pair in itertools.combinations(group, 2)]
-    pairs = [pair for pair in same if labels[pair[0]] != labels[pair[1]]]
-    if pairs:
-        named = format_list(pairs, lambda pair: " and ".join(f"{fitted.names[i]} in {labels[i]!r}" for i in pair))
-        warnings.warn(f"The same image is in two classes: {named}. Keep it in one of them.", stacklevel=3)
-    copies = [pair for pair in same if labels[pair[0]] == labels[pair[1]]]
-    if copies:
-        named = format_list(copies, lambda pair: " and ".join(fitted.names[i] for i in pair))
-        warnings.warn(f"The same image is twice in one class: {named}. Keep one of them.", stacklevel=3)
+    for in_one_class, where in ((False, "in two classes"), (True, "twice in one class")):
+        pairs = [pair for pair in same if (labels[pair[0]] == labels[pair[1]]) == in_one_class]
+        if pairs:
+            named = format_list(pairs, lambda pair: " and ".join(f"{fitted.names[i]} in {labels[i]!r}" for i in pair))
+            warnings.warn(f"The same image is {where}: {named}. Keep one of them.", stacklevel=4)

@@ -8,7 +8,6 @@ import numpy as np
 import numpy.typing as npt
 
 from nearshot.estimator.classifier import FewShotClassifier
-from nearshot.estimator.explanation import nearest_images
 from nearshot.estimator.leave_one_out import choose_temperature
 from nearshot.estimator.state import SAME_IMAGE
 
@@ -41,7 +40,7 @@ def rank_unlabelled(classifier: FewShotClassifier, features: Floats, n: int) -> 
 def labelled_already(classifier: FewShotClassifier, features: Floats) -> npt.NDArray[np.bool_]:
     """Return which features (image, dim) of the classifier's backbone are those of support images, (image,)."""
     fitted = classifier._ready()
-    distances, _ = nearest_images(fitted.prepare(features), fitted.support, 1)
+    distances, _ = fitted.support.nearest(fitted.prepare(features), 1)
     return (distances[:, 0] < SAME_IMAGE).numpy()
 
 

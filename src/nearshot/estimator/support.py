@@ -3,34 +3,67 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from nearshot.checks import check_count
+from nearshot.distances import squared_euclidean
 from nearshot.errors import InputError, look_up
-from nearshot.evaluation.classifiers import CLASSIFIERS, KNN, RIDGE, Classifier, knn, similarities
+from nearshot.evaluation.classifiers import (
+    CLASSIFIERS,
+    KNN,
+    RIDGE,
+    TIE,
+    Classifier,
+    knn,
+    nearest_in_order,
+    similarities,
+)
 
 AUTO = RIDGE  # chosen on photographs of flowers and on CIFAR-FS by `benchmarks/photos.py`
 PAIRS_AT_ONCE = 1 << 22  # distances held at a time: 32 MiB of float64
 
 
-class Support(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class Support:
     """Prepared features with their classes."""
 
     features: Tensor  # (image, dim) float64, centred and normalised as configured
     codes: Tensor  # (image,) class indices; every class has at least one image
     n_classes: int
 
-    @property
+    @cached_property
     def counts(self) -> Tensor:
         """The number of images of each class, (class,)."""
         return torch.bincount(self.codes, minlength=self.n_classes)
 
-    @property
+    @cached_property
     def means(self) -> Tensor:
         """The mean feature of each class, (class, dim)."""
         return self.sums(self.features) / self.counts[:, None]
+
+    @cached_property
+    def residuals(self) -> Tensor:
+        """The squared distance of each image to the mean of its class, (image,)."""
+        return (self.features - self.means[self.codes]).square().sum(1)
+
+    @cached_property
+    def between(self) -> float | None:
+        """The mean squared distance between images of different classes; None if there are none, or it is zero.
+
+        Over all pairs Σ‖x − y‖² is 2nΣ‖x‖² − 2‖Σx‖². The same holds within each class; the rest is between classes.
+        """
+        centred = self.features - self.features.mean(0)
+        counts, lengths = self.counts, centred.square().sum(1)
+        means = self.sums(centred) / counts[:, None]
+        within = (counts * self.sums(lengths)).sum() - (counts[:, None] * means).square().sum()
+        pairs = len(lengths) ** 2 - int(counts.square().sum())
+        total = float(2 * (len(lengths) * lengths.sum() - within))
+        return total / pairs if pairs and total > 0 else None
 
     def sums(self, values: Tensor) -> Tensor:
         """Add up values of the images, (image, …), by class: (class, …)."""
@@ -40,23 +73,28 @@ class Support(NamedTuple):
         """Return the support set of some images, which must include every class."""
         return Support(self.features[images], self.codes[images], self.n_classes)
 
+    def n_voters(self, n_neighbors: int | None) -> int:
+        """Return how many images vote in k-NN: by default as many as the smallest class has, so that any can win."""
+        return min(n_neighbors or int(self.counts.min()), len(self.codes))
 
-def between_classes(support: Support) -> float | None:
-    """Return the mean squared distance between images of different classes; None if there are none, or it is zero.
+    def nearest(self, query: Tensor, n: int) -> tuple[Tensor, Tensor]:
+        """Return the distances to the n nearest images and their indices, (query, neighbour), nearest first.
 
-    Over all pairs Σ‖x − y‖² is 2nΣ‖x‖² − 2‖Σx‖². The same holds within each class; the rest is between classes.
-    """
-    centred = support._replace(features=support.features - support.features.mean(0))
-    counts, lengths = support.counts, centred.features.square().sum(1)
-    within = (counts * support.sums(lengths)).sum() - (counts[:, None] * centred.means).square().sum()
-    pairs = len(lengths) ** 2 - int(counts.square().sum())
-    total = float(2 * (len(lengths) * lengths.sum() - within))
-    return total / pairs if pairs and total > 0 else None
+        Of equally distant images, those of the first class come first, and of one class the first ones.
+        """
+        check_count(n, "n_neighbors")
+        order = self.codes.argsort(stable=True)  # as classifiers see them
+        distances, places = [], []
+        for rows in self.blocks(query):
+            squares = squared_euclidean(rows, self.features[order])
+            places.append(nearest_in_order(squares, min(int(n), len(order)), TIE * squares.amax(1, keepdim=True)))
+            distances.append(squares.gather(1, places[-1]).sqrt())
+        return torch.cat(distances), order[torch.cat(places)]
 
-
-def n_voters(support: Support, n_neighbors: int | None) -> int:
-    """Return how many images vote in k-NN: by default as many as the smallest class has, so that any class can win."""
-    return min(n_neighbors or int(support.counts.min()), len(support.codes))
+    def blocks(self, query: Tensor) -> Iterator[Tensor]:
+        """Yield blocks of queries whose distances to all images, or whose pairs of classes, fit in memory."""
+        pairs = max(len(self.codes), self.n_classes**2 // 8)
+        yield from query.split(max(1, PAIRS_AT_ONCE // pairs))
 
 
 class Head(NamedTuple):
@@ -75,7 +113,7 @@ def fit_head(name: str, support: Support, n_neighbors: int | None = None) -> Hea
     """Fit the classifier of that name to a support set; `n_neighbors` applies to k-NN only."""
     classifier = classifier_of(name)
     if classifier is KNN:
-        classifier = knn(n_voters(support, n_neighbors))
+        classifier = knn(support.n_voters(n_neighbors))
     if classifier.prototypes:
         return Head(classifier, support.means, torch.ones_like(support.counts))
     images = support.features[support.codes.argsort(stable=True)]  # grouped by class
@@ -91,14 +129,8 @@ def classifier_of(name: str) -> Classifier:
 
 def class_scores(query: Tensor, support: Support, head: Head) -> Tensor:
     """Score every class for every query, (query, class), in blocks that fit in memory."""
-    scores = torch.cat([head.scores(rows) for rows in in_blocks(query, support)])
+    scores = torch.cat([head.scores(rows) for rows in support.blocks(query)])
     expected, got, name = (len(query), support.n_classes), tuple(scores.shape), head.classifier.name
     if got != expected:
         raise InputError(f"The classifier {name!r} must return scores of shape {expected}, (query, class) (got {got}).")
     return scores
-
-
-def in_blocks(query: Tensor, support: Support) -> Iterator[Tensor]:
-    """Yield blocks of queries whose distances to all images, or whose pairs of classes, fit in memory."""
-    pairs = max(len(support.codes), support.n_classes**2 // 8)
-    yield from query.split(max(1, PAIRS_AT_ONCE // pairs))

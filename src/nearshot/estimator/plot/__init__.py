@@ -25,7 +25,6 @@ from nearshot.text import counted
 
 THUMBNAIL = 96
 WIDTH, HEIGHT, MARGIN = 900, 560, 50  # of the plane on a page
-MAX_OF_A_CLASS, MAX_QUERIES, MAX_NAMED = 40, 300, 40
 MAX_LETTERS = 16  # of a class's name beside markers or photos
 
 # The markers of `nearshot.styles` as paths around the origin, about 12 wide.
@@ -148,8 +147,7 @@ def _html_page(scene: Scene) -> str:
         loader=files, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     drawn = {label: class_style(number) for number, label in enumerate(scene.support)}
-    everyone = [*(seen for group in scene.support.values() for seen in group), *scene.queries]
-    places = np.stack([seen.place for seen in everyone])
+    places = np.stack([seen.place for seen in (*scene.images, *scene.queries)])
     low, high = places.min(0), places.max(0)
     unit = min(1e6, *((WIDTH - 2 * MARGIN, HEIGHT - 2 * MARGIN) / np.maximum(high - low, 1e-9)))
 
@@ -157,19 +155,14 @@ def _html_page(scene: Scene) -> str:
         """Return its place on the page; both axes have one scale, so distances are kept."""
         return np.array([WIDTH, HEIGHT]) / 2 + (seen.place - (low + high) / 2) * unit * (1, -1)
 
-    top = {label: max(group, key=lambda seen: seen.place[1]) for label, group in scene.support.items()}
     return environment.get_template("page.html.jinja").render(
         scene=scene,
         styles={label: {"colour": colour, "shape": SHAPES[marker]} for label, (colour, marker) in drawn.items()},
         at=at,
-        top=top if len(top) <= MAX_NAMED else {},
+        top={label: max(group, key=lambda seen: seen.place[1]) for label, group in scene.support.items()},
         width=WIDTH,
         height=HEIGHT,
-        max_queries=MAX_QUERIES,
-        max_of_a_class=MAX_OF_A_CLASS,
-        max_named=MAX_NAMED,
         max_letters=MAX_LETTERS,
-        shortened=shortened,
         version=__version__,
         counted=counted,
         data_uri=_data_uri,
