@@ -143,7 +143,7 @@ def test_the_test_split_is_read_once(run: Path, data_dir: Path) -> None:
     first = evaluate_run(run, request, data_dir=data_dir)
     (run / "weights").rename(run / "elsewhere")  # so nothing can be measured
     again = evaluate_run(run, request, data_dir=data_dir)
-    with pytest.raises(InputError, match="no weights file"):
+    with pytest.raises(InputError, match="weights file"):
         evaluate_run(run, replace(request, seed=1), data_dir=data_dir)
     assert [one.as_dict() for one in again] == [one.as_dict() for one in first]
 

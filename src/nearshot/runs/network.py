@@ -104,7 +104,7 @@ class TrainedNetwork:
         if options.input_size is not None:
             backbone.set_input_size(options.input_size)
         # Channels last is faster, on a CPU as well.
-        self.backbone = backbone.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self.backbone: Backbone = backbone.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.projection = None if projection is None else projection.to(device)
         self.name, self.device, self.training, self.options = name, device, training, options
         self.bfloat16 = uses_bfloat16(precision, device.type)
