@@ -28,7 +28,6 @@ SAMPLERS: dict[str, Callable[..., Batches]] = {
     "shuffled": lambda **k: ShuffledBatches(240, 20, **k),
     "independent": lambda **k: IndependentBatches(240, 20, **k),
     "episodes": lambda **k: EpisodeBatches(LABELS, SHAPE, **k),
-    "episodes without replacement": lambda **k: EpisodeBatches(LABELS, SHAPE, replacement=False, **k),
 }
 every_sampler = pytest.mark.parametrize("sampler", SAMPLERS.values(), ids=SAMPLERS)
 
@@ -144,18 +143,13 @@ def test_impossible_batches(make: Callable[[], Batches], message: str) -> None:
         make()
 
 
-class_sizes = st.lists(st.integers(4, 17), min_size=3, max_size=8)
-
-
 @few
-@given(seed=seeds, sizes=class_sizes, n_shot=st.integers(1, 2), n_query=st.integers(1, 2), replacement=st.booleans())
-def test_an_episode_is_laid_out_as_its_shape_says(
-    seed: int, sizes: list[int], n_shot: int, n_query: int, replacement: bool
-) -> None:
+@given(seeds, st.lists(st.integers(4, 17), min_size=3, max_size=8), st.integers(1, 2), st.integers(1, 2))
+def test_an_episode_is_laid_out_as_its_shape_says(seed: int, sizes: list[int], n_shot: int, n_query: int) -> None:
     labels = torch.cat([torch.full((size,), 7 * k) for k, size in enumerate(sizes)])
     labels = labels[torch.randperm(len(labels), generator=torch.Generator().manual_seed(seed))]
     shape = EpisodeShape(3, n_shot, n_query)
-    for episode in EpisodeBatches(labels, shape, seed=seed, replacement=replacement):
+    for episode in EpisodeBatches(labels, shape, seed=seed):
         support, query = shape.split(labels[episode])
         support, query = support.view(3, n_shot), query.view(3, n_query)
         assert (support == support[:, :1]).all()
@@ -164,49 +158,14 @@ def test_an_episode_is_laid_out_as_its_shape_says(
         assert len(episode.unique()) == shape.batch_size
 
 
-@few
-@given(seed=seeds, sizes=class_sizes, n_query=st.integers(1, 3))
-def test_without_replacement_no_image_is_used_twice_and_no_episode_could_be_added(
-    seed: int, sizes: list[int], n_query: int
-) -> None:
-    labels = torch.cat([torch.full((size,), k) for k, size in enumerate(sizes)])
-    shape = EpisodeShape(3, 1, n_query)
-    batches = EpisodeBatches(labels, shape, replacement=False, seed=seed)
-    epoch = torch.cat(list(batches))
-    assert len(epoch.unique()) == len(epoch)
-    used = labels[epoch].bincount(minlength=len(sizes))
-    left = torch.tensor(sizes) - used
-    assert (left >= shape.images_per_class).sum() < 3
-    with pytest.raises(InputError, match=f"from 1 to {len(batches)}, "):
-        EpisodeBatches(labels, shape, replacement=False, n_batches=len(batches) + 1)
-
-
-def test_without_replacement_every_class_has_its_chance() -> None:
-    """Where an epoch leaves a choice, small classes are drawn as large ones; where it does not, it still works out."""
-    labels = torch.cat([torch.full((size,), k) for k, size in enumerate([100, 100, 10, 10])])
-    batches = EpisodeBatches(labels, EpisodeShape(2, 1, 1), replacement=False, n_batches=5)
-    drawn = torch.cat([labels[torch.cat(list(batches))] for _ in range(200)]).bincount().double()
-    assert (drawn / drawn.mean() - 1).abs().max() < 0.1
-    places = torch.zeros(4)  # how early in an epoch a class comes: order carries no sign of its size
-    everything = EpisodeBatches(labels, EpisodeShape(2, 1, 1), replacement=False)
-    for _ in range(60):
-        for place, episode in enumerate(everything):
-            places.index_add_(0, labels[episode], torch.full((4,), float(place)))
-    means = places / torch.tensor([100, 100, 10, 10]) / 60
-    assert (means / ((len(everything) - 1) / 2) - 1).abs().max() < 0.1
-
-
-@pytest.mark.parametrize("replacement", [True, False])
-def test_small_classes_are_left_out_where_they_may_be(replacement: bool) -> None:
+def test_small_classes_are_left_out_where_they_may_be() -> None:
     labels = torch.tensor([0, *[1] * 10, *[2] * 3, *[3] * 10, *[4] * 10])
     shape = EpisodeShape(2, 1, 3)
-    batches = EpisodeBatches(labels, shape, replacement=replacement, least_images=4, n_batches=3)
-    drawn = batches.epoch_indices()
+    drawn = EpisodeBatches(labels, shape, least_images=4, n_batches=3).epoch_indices()
     assert set(labels[drawn].tolist()) == {1, 3, 4}
-    assert replacement or len(set(drawn.tolist())) == len(drawn)
     assert len(EpisodeBatches(labels, shape, least_images=4)) == 30 // 8  # of the images that take part
     with pytest.raises(InputError, match="Class 2 has 3 images"):
-        EpisodeBatches(labels, shape, replacement=replacement, least_images=2)
+        EpisodeBatches(labels, shape, least_images=2)
 
 
 EACH_12 = torch.tensor([0] * 25 + [1] * 12 + [2] * 25)

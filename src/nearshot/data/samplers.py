@@ -8,7 +8,6 @@ small: the random state before the epoch was drawn, and the number of batches ta
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from operator import index
 from typing import Any, TypedDict, Unpack
@@ -159,17 +158,16 @@ class IndependentBatches(Batches):
 class EpisodeBatches(Batches):
     """Episodes: random classes, and random images of each, laid out as in `EpisodeShape` (Section 2.1).
 
-    With replacement, episodes are independent of each other, as in the paper. Without, an image is in at most one
-    episode of an epoch: the images of each class are shuffled and dealt out to random episodes.
+    Episodes are independent of each other: an image may be drawn again in the same epoch.
 
     Args:
         labels: (image,) the class of every image, whole numbers.
-        replacement: whether an image may be drawn again in the same epoch.
+        shape: the classes of an episode, and the support and query images of each.
         least_images: skip classes with fewer images than this. By default no class is skipped, and one that is too
             small for the shape is an error.
         class_names: names for the labels 0, 1, …, used in messages.
         options: `n_batches`, `seed`, `rank` and `n_ranks`; see `BatchOptions`. By default an epoch has the episodes
-            that would use every image once, or, without replacement, the largest possible number.
+            that would use every image once.
 
     >>> labels = torch.arange(4).repeat_interleave(10)
     >>> episode = next(iter(EpisodeBatches(labels, EpisodeShape(n_way=2, n_shot=1, n_query=2))))
@@ -182,63 +180,29 @@ class EpisodeBatches(Batches):
         labels: Tensor,
         shape: EpisodeShape,
         *,
-        replacement: bool = True,
         least_images: int = 1,
         class_names: Sequence[str] | None = None,
         **options: Unpack[BatchOptions],
     ) -> None:
         self._by_class = ImagesByClass(labels, class_names).without_small_classes(least_images)
         self._by_class.check(shape)
-        self.shape, self.replacement = shape, replacement
-        hands = self._by_class.sizes // shape.images_per_class  # how often each class can be used without replacement
-        most = int(self._by_class.sizes.sum()) // shape.batch_size
-        if not replacement:  # the largest number e of episodes: in e episodes a class can be used min(hands, e) times
-            candidates = range(1, int(hands.sum()) // shape.n_way + 1)
-            most = bisect_left(candidates, True, key=lambda e: int(hands.clamp(max=e).sum()) < e * shape.n_way)
-        super().__init__(shape.batch_size, len(labels), most, is_used_once=not replacement, **options)
+        self.shape = shape
+        usual = int(self._by_class.sizes.sum()) // shape.batch_size
+        super().__init__(shape.batch_size, len(labels), usual, is_used_once=False, **options)
 
     def _draw_epoch(self, generator: torch.Generator) -> Tensor:
-        draw = self._draw_with_replacement if self.replacement else self._draw_without_replacement
-        images = draw(generator)  # (episode, way, image of the class)
-        support, query = images[:, :, : self.shape.n_shot], images[:, :, self.shape.n_shot :]
-        return torch.cat([support.flatten(1), query.flatten(1)], dim=1).flatten()
+        n_way, n_shot, each = self.shape.n_way, self.shape.n_shot, self.shape.images_per_class
+        n_classes = torch.full((self.n_batches,), len(self._by_class.sizes))
+        classes = distinct_integers(n_way, n_classes, generator).flatten()  # (episode · way,)
+        places = distinct_integers(each, self._by_class.sizes[classes], generator)
+        images = self._by_class.images[self._by_class.starts[classes, None] + places]
+        images = images.view(self.n_batches, n_way, each)
+        return torch.cat([images[:, :, :n_shot].flatten(1), images[:, :, n_shot:].flatten(1)], dim=1).flatten()
 
     def _settings(self) -> dict[str, str | int]:
         shape = {"n_way": self.shape.n_way, "n_shot": self.shape.n_shot}
-        return super()._settings() | shape | {"replacement": self.replacement, "labels": self._by_class.digest}
-
-    def _draw_with_replacement(self, generator: torch.Generator) -> Tensor:
-        n_classes = torch.full((self.n_batches,), len(self._by_class.sizes))
-        classes = distinct_integers(self.shape.n_way, n_classes, generator).flatten()  # (episode · way,)
-        places = distinct_integers(self.shape.images_per_class, self._by_class.sizes[classes], generator)
-        images = self._by_class.images[self._by_class.starts[classes, None] + places]
-        return images.view(self.n_batches, self.shape.n_way, self.shape.images_per_class)
-
-    def _draw_without_replacement(self, generator: torch.Generator) -> Tensor:
-        hands = self._by_class.sizes // self.shape.images_per_class  # how often each class can still be used
-        shuffled = self._by_class.images.clone()
-        for start, size in zip(self._by_class.starts.tolist(), self._by_class.sizes.tolist(), strict=True):
-            of_class = shuffled[start : start + size]
-            of_class.copy_(of_class[torch.randperm(size, generator=generator)])
-        next_image = self._by_class.starts.clone()
-        episodes = []
-        for n_left in range(self.n_batches, 0, -1):
-            # Draw classes at random, but keep the remaining episodes possible. They could use Σ min(hands, n_left)
-            # hands. A class with a hand for each of them loses one whether it is drawn now or not; other classes lose
-            # one only if they are drawn. So all but `spare` of these full classes must be drawn now.
-            full = hands >= n_left
-            spare = int(hands.clamp(max=n_left).sum()) - n_left * self.shape.n_way
-            n_forced = max(0, int(full.sum()) - spare)
-            priority = torch.rand(len(hands), dtype=torch.float64, generator=generator)
-            forced = torch.where(full, priority, 2.0).argsort()[:n_forced]
-            priority[hands == 0] = 2.0  # never drawn
-            priority[forced] = -1.0  # always drawn
-            classes = priority.argsort()[: self.shape.n_way]
-            classes = classes[torch.randperm(self.shape.n_way, generator=generator)]
-            episodes.append(shuffled[next_image[classes, None] + torch.arange(self.shape.images_per_class)])
-            next_image[classes] += self.shape.images_per_class
-            hands[classes] -= 1
-        return torch.stack(episodes)[torch.randperm(self.n_batches, generator=generator)]
+        # All states have "replacement": checkpoints of earlier versions, where it could be False, are told apart.
+        return super()._settings() | shape | {"replacement": True, "labels": self._by_class.digest}
 
 
 def distinct_integers(n_drawn: int, upper: Tensor, generator: torch.Generator) -> Tensor:
