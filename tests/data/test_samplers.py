@@ -49,6 +49,8 @@ def test_same_seed_same_batches_and_another_seed_other_batches(sampler: Callable
     assert not torch.equal(*epochs)
     assert (first.epoch, len(first), len(epochs[0])) == (2, 12, 12)
     assert torch.equal(stacked(sampler()), stacked(sampler(seed=0)))
+    with pytest.raises(TypeError, match="sede"):
+        sampler(sede=1)
     generators = [torch.Generator().manual_seed(3) for _ in range(2)]
     assert torch.equal(*(stacked(sampler(seed=generator)) for generator in generators))
     assert not torch.equal(*(stacked(sampler(seed=generators[0])) for _ in range(2)))  # each has a stream of its own

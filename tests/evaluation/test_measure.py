@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict, replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -25,12 +26,14 @@ from nearshot.evaluation import (
     compare,
     evaluate_classes,
     evaluate_features,
+    evaluate_mahalanobis,
     evaluate_many,
     knn,
     prepare_features,
     sample_episodes,
     score_predictions,
 )
+from nearshot.losses import nca_loss
 
 
 def percent_right(name: str, features: Tensor, episodes: Episodes) -> Tensor:
@@ -155,8 +158,9 @@ def test_a_feature_set_brings_all_it_knows() -> None:
         evaluate_features(data, n_query=30)
     content = torch.arange(200)
     content[1] = content[0]
-    with pytest.raises(LeakError, match="query.*support"):
-        evaluate_features(replace(data, content=content), n_episodes=500)
+    for evaluate in (evaluate_features, partial(evaluate_mahalanobis, loss=nca_loss)):
+        with pytest.raises(LeakError, match="query.*support"):
+            evaluate(replace(data, content=content), n_episodes=500)
 
 
 def test_results_of_every_kind_can_be_compared_in_pairs() -> None:

@@ -43,21 +43,27 @@ class Batches(ABC):
     """
 
     def __init__(
-        self, batch_size: int, n_images: int, usual: int, *, is_used_once: bool, **options: Unpack[BatchOptions]
+        self,
+        batch_size: int,
+        n_images: int,
+        usual: int,
+        *,
+        is_used_once: bool,
+        n_batches: int | None = None,
+        seed: int | torch.Generator = 0,
+        rank: int = 0,
+        n_ranks: int = 1,
     ) -> None:
-        self.batch_size, self.n_images = batch_size, n_images
-        self.rank, self.n_ranks = options.get("rank", 0), options.get("n_ranks", 1)
-        if batch_size % self.n_ranks:
-            raise InputError(f"batch_size must be divisible by n_ranks, not {batch_size} by {self.n_ranks}.")
+        self.batch_size, self.n_images, self.rank, self.n_ranks = batch_size, n_images, rank, n_ranks
+        if batch_size % n_ranks:
+            raise InputError(f"batch_size must be divisible by n_ranks, not {batch_size} by {n_ranks}.")
         if usual < 1:
             raise InputError(f"batch_size must be at most n_images, {n_images}, not {batch_size}.")
-        n_batches = options.get("n_batches")
         self.n_batches = usual if n_batches is None else n_batches
         if self.n_batches < 1 or (is_used_once and self.n_batches > usual):
             bounds = f"from 1 to {usual}, the batches of {batch_size}" if is_used_once else "at least 1"
             raise InputError(f"n_batches must be {bounds} in {n_images} images, not {self.n_batches}.")
         self.epoch = self._n_taken = 0
-        seed = options.get("seed", 0)
         if isinstance(seed, torch.Generator):
             seed = int(torch.randint(2**62, (), generator=seed))
         self._generator = torch.Generator().manual_seed(index(seed))

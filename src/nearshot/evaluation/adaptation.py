@@ -164,7 +164,7 @@ def _evaluate(task: Task, at_once: int, features_after: Callable[[Tensor], Tenso
     shape, tally, batches = task.spec.shape, Tally.begin(task, task.spec), []
     starts = range(0, len(task.source), at_once)
     for start in with_progress(starts, f"adapting to {len(task.source):,} episodes", show=task.progress):
-        drawn = task.source.draw(start, min(start + at_once, len(task.source)))
+        drawn = task.draw(start, start + at_once)
         batches.append(drawn)
         support, query = drawn[:, :, shape.n_query : shape.images_per_class], drawn[:, :, : shape.n_query]
         features = features_after(torch.cat([support.flatten(1), query.flatten(1)], dim=1))

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -105,6 +106,17 @@ class Task:
         spec = replace(spec, n_way=episodes.shape.n_way, n_query=episodes.n_query, n_episodes=len(episodes))
         return cls(data, spec, episodes, progress)
 
+    @cached_property
+    def _guard(self) -> ContentGuard | None:
+        return None if self.data.content is None else ContentGuard(self.data.content)
+
+    def draw(self, start: int, stop: int) -> Tensor:
+        """Draw episodes `start` to `stop` − 1, or to the last; queries that are also support images are refused."""
+        drawn = self.source.draw(start, min(stop, len(self.source)))
+        if self._guard is not None:
+            self._guard.check(drawn, self.source.shape.n_query, start)
+        return drawn
+
     def accuracy(self, tally: Tally, digest: str, adapted: str | None = None) -> Accuracy:
         """Return the accuracy of a tally with its protocol; `digest` is that of the episodes."""
         protocol = Protocol(
@@ -181,12 +193,9 @@ def answer(task: Task, tallies: Sequence[Tally]) -> str:
         batch_size = min(share, EPISODES_PER_BATCH)
     else:
         batch_size = min(EPISODES_PER_BATCH_ELSEWHERE, _at_once(task.data.features, source.shape))
-    guard = None if task.data.content is None else ContentGuard(task.data.content)
 
     def answer_batch(start: int) -> Tensor:
-        drawn = source.draw(start, min(start + batch_size, len(source)))
-        if guard is not None:
-            guard.check(drawn, n_query, start)
+        drawn = task.draw(start, start + batch_size)
         with mode(), torch.autocast(device.type, enabled=False):
             # (episode, image): queries of all ways, then support of all ways
             rows = torch.cat([drawn[:, :, :n_query].flatten(1), drawn[:, :, n_query:].flatten(1)], dim=1).to(device)
