@@ -312,11 +312,14 @@ def test_a_class_may_be_named_unknown_where_nothing_is_rejected(folder: Path, ca
     assert predict("new", "--unknown-rate", "0.05", "--unknown-label", "other") == 0
 
 
-def test_the_app_makes_no_project_of_a_missing_folder_or_without_its_extra(
+def test_the_app_makes_no_project_of_a_folder_without_photos_or_without_its_extra(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: Captured
 ) -> None:
     assert run("app", "nosuch", "--no-browser") == 1
     assert "nosuch is not a folder of photos" in capsys.readouterr().err
+    Path("empty").mkdir()
+    assert run("app", "empty", "--no-browser") == 1
+    assert "it is empty" in capsys.readouterr().err
     for name in [name for name in sys.modules if name.startswith("nearshot.app.server")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "uvicorn", None)

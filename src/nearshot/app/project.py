@@ -10,6 +10,7 @@ import hashlib
 import os
 import unicodedata
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -46,8 +47,10 @@ class Project:
 
     def __init__(self, folder: Path, photo_folders: Iterable[Path] = ()) -> None:
         self.folder, photo_folders = folder.absolute(), list(photo_folders)
-        for missing in (path for path in photo_folders if not path.is_dir()):
-            raise InputError(f"{missing} is not a folder of photos.")
+        for path in photo_folders:  # before anything is written
+            if not path.is_dir():
+                raise InputError(f"{path} is not a folder of photos.")
+            find_images([path])  # refuses a folder without photos
         self.folder.mkdir(parents=True, exist_ok=True)
         self._lock = FileLock(self.folder / ".lock")
         if not self._lock.acquire():
@@ -64,7 +67,7 @@ class Project:
         self.folders: list[str] = list(dict.fromkeys([*saved.get("folders", []), *new]))
         self.photos: dict[str, Photo] = {}  # by identifier, in the order of their paths
         for one in [*self.folders, "photos"]:
-            self._find(self.folder / one, required=one in new)
+            self._find(self.folder / one)
         if len(self.photos) > MOST_PHOTOS:
             raise InputError(f"A project has at most {MOST_PHOTOS:,} photos (got {len(self.photos):,}). Split them.")
         self.save()
@@ -187,15 +190,12 @@ class Project:
         }
         write_json(self.folder / "project.json", content, durable=False)
 
-    def _find(self, folder: Path, *, required: bool) -> None:
-        """Find the photos of a folder. A folder of an earlier start that is missing, as on another disk, is skipped."""
-        folder = Path(os.path.normpath(folder))
-        try:
-            paths = find_images([folder])[0] if folder.is_dir() else []
-        except InputError:  # it has no photos
-            if required:
-                raise
-            paths = []
+    def _find(self, folder: Path) -> None:
+        """Find the photos of a folder, if there are any. It may be missing, as on another disk."""
+        folder, paths = Path(os.path.normpath(folder)), list[Path]()
+        if folder.is_dir():
+            with suppress(InputError):  # it has no photos
+                paths = find_images([folder])[0]
         for path in paths:
             if not path.is_relative_to(self.folder) or path.is_relative_to(self.folder / "photos"):
                 inside = path.relative_to(folder).parts
