@@ -29,6 +29,13 @@ MEASURED_TWICE = {"classifier": 0.5, "how": 1.0, "layers": 1.5}
 Side = tuple[TrainConfig, Measurement]
 
 
+class Limits(NamedTuple):
+    """The range, in points, in which a difference must lie for a statement to hold."""
+
+    low: float = -math.inf
+    high: float = math.inf
+
+
 class Difference(NamedTuple):
     """One model minus another, in points."""
 
@@ -43,6 +50,7 @@ class Difference(NamedTuple):
     by_seed: tuple[float, ...] = ()  # of one run, the difference of each seed
     of_two_runs: bool = False  # with several seeds of two runs, which are not paired
     n_compared: int = 1  # of so many comparisons this is one, and has a wider interval (Bonferroni)
+    limits: Limits = Limits()  # of the statement that it is judged by
 
     def __str__(self) -> str:
         return f"{self.name}: {signed(self.difference)} ± {self.interval95:.2f}"
@@ -75,6 +83,21 @@ class Difference(NamedTuple):
     def high(self) -> float:
         """The upper end of the interval, with the margin."""
         return self.difference + self.interval95 + self.margin
+
+    @property
+    def room(self) -> float:
+        """How far within the limits the whole interval is; negative where some of it is outside."""
+        return min(self.low - self.limits.low, self.limits.high - self.high)
+
+    @property
+    def fails(self) -> bool:
+        """Whether the whole interval is outside the limits."""
+        return self.high < self.limits.low or self.low > self.limits.high
+
+    @property
+    def cannot_hold(self) -> bool:
+        """Whether the margin alone is as wide as the limits, so that no difference could be within them."""
+        return 2 * self.margin >= self.limits.high - self.limits.low
 
 
 def seed_margin(measured: Measurement, other: Measurement | None = None) -> float:

@@ -15,9 +15,10 @@ import torch
 from nearshot.episode_shape import EpisodeShape
 from nearshot.evaluation import Accuracy, Comparison
 from nearshot.experiments.accuracy_table import AccuracyTable, both_shots
-from nearshot.experiments.claims.verdict import ABOVE, CLEARLY_ABOVE, NONE, NOT_ABOVE, Limits, Status, Verdict, judge
+from nearshot.experiments.claims.verdict import ABOVE, CLEARLY_ABOVE, NONE, NOT_ABOVE, Status, Verdict, judge
 from nearshot.experiments.differences import (
     SAME,
+    Limits,
     Side,
     difference_of,
     difference_of_runs,
@@ -85,8 +86,8 @@ def not_above(compared: Comparisons) -> Check:
     def check(found: Found, dataset: str) -> Verdict:
         verdict = within((compared, NOT_ABOVE))(found, dataset)
         n_all = len(verdict.judged)
-        differences = (one._replace(n_compared=n_all) for one, _ in verdict.judged)
-        losses = sorted(-one.difference for one in differences if ABOVE.fail(one))
+        strictly = (one._replace(n_compared=n_all, limits=ABOVE) for one in verdict.judged)
+        losses = sorted(-one.difference for one in strictly if one.fails)
         if not losses:
             return verdict
         points = " to ".join(dict.fromkeys(f"{loss:.1f}" for loss in (losses[0], losses[-1])))

@@ -186,7 +186,7 @@ class Axis(NamedTuple):
 
 def axis_of(studies: Sequence[Study]) -> Axis:
     """Return the axis for the deciding differences of some studies; two points on both sides of zero, at least."""
-    deciding = [verdict.judged[0].difference for study in studies for _, verdict in study.judged if verdict.judged]
+    deciding = [verdict.judged[0] for study in studies for _, verdict in study.judged if verdict.judged]
     ends = [end for one in deciding for end in (one.low, one.high) if math.isfinite(end)]  # one episode has no interval
     low, high = math.floor(min(ends, default=0.0)), math.ceil(max(ends, default=0.0))
     return Axis(max(-FARTHEST, min(-2, low)), min(FARTHEST, max(2, high)))
