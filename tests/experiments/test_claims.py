@@ -20,11 +20,18 @@ from nearshot.experiments.paper import BATCH_SIZE_TABLE, BATCH_SIZES
 from nearshot.experiments.recipe import Found
 from nearshot.experiments.recipes import RECIPES
 from nearshot.experiments.recipes.ablations import row_config
-from nearshot.experiments.recipes.batch_size import IN_FIGURE, METHODS, SETUPS, setup_config
+from nearshot.experiments.recipes.batches import (
+    FRACTIONS,
+    IN_FIGURE,
+    METHODS,
+    SETUPS,
+    setup_config,
+    share_of_pairs,
+    subsampled,
+)
 from nearshot.experiments.recipes.choices import choice_config, schedule_config
 from nearshot.experiments.recipes.comparison import SUPCON_ROWS, supcon_config
 from nearshot.experiments.recipes.features import CLOSEST, LAYERS
-from nearshot.experiments.recipes.pair_subsampling import FRACTIONS, share_of_pairs, subsampled
 from nearshot.experiments.results import Measurement, Results, RunResult
 from nearshot.experiments.scales import PAPER
 from nearshot.training import PRESETS, TrainConfig

@@ -19,7 +19,7 @@ from nearshot.experiments import RECIPES, Results
 from nearshot.experiments.figures import NEGATIVE, POSITIVE, line_with_band, style_of
 from nearshot.experiments.paper import figure_config
 from nearshot.experiments.recipe import Found
-from nearshot.experiments.recipes.pair_subsampling import FRACTIONS
+from nearshot.experiments.recipes.batches import FRACTIONS
 from nearshot.experiments.recipes.pairs import drawn_pairs
 from nearshot.experiments.results import Measurement
 from nearshot.experiments.scales import PAPER

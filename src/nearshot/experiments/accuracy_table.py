@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from nearshot.experiments.differences import Side, difference_cell, difference_of
+from nearshot.experiments.differences import difference_cell, difference_of
 from nearshot.experiments.paper import SHOTS, Number
-from nearshot.experiments.recipe import Found, Recipe, Wanted, like
+from nearshot.experiments.recipe import Found, Recipe, Side, Wanted, like
 from nearshot.experiments.results import Measurement
 from nearshot.experiments.scales import Scale
 from nearshot.experiments.tables import Cell, Row, Table, cell, difference, marked
@@ -50,7 +50,7 @@ class AccuracyTable:
     # Its paired difference from the first row stands beside each accuracy. With the paper's number, so does the
     # paper's difference, instead of ours minus the paper's: rows may have other episodes, so only these compare.
     paired: bool = False
-    notes: Callable[[Found], tuple[str, ...]] = lambda found: ()
+    notes: tuple[str, ...] = ()  # `{episodes}` are those of networks and features that adapt to each
 
     def wanted(self, dataset: str) -> Wanted:
         """Return the runs that it needs, and what to measure of them."""
@@ -72,7 +72,7 @@ class AccuracyTable:
             found.label,
             (*self.labels, *(heading for column in self.columns for heading in (column, *more))),
             tuple(self._row(found, line, lines[0]) for line in lines),
-            self.notes(found),
+            tuple(note.format(episodes=found.scale.adapted_episodes) for note in self.notes),
         )
 
     def recipe(self, title: str, datasets: tuple[str, ...] = PAPER_DATASETS) -> Recipe:

@@ -17,16 +17,13 @@ import torch
 
 from nearshot.evaluation import Accuracy, Comparison, compare
 from nearshot.experiments.identity import run_id
-from nearshot.experiments.recipe import Found
+from nearshot.experiments.recipe import Found, Side
 from nearshot.experiments.results import Measurement
 from nearshot.experiments.tables import Cell, cell, signed
-from nearshot.training import TrainConfig
 
 SAME = 1.0  # the paper calls differences within this many points equal
 # Margins for one run that is measured in two ways, by what differs: see `seed_margin`.
 MEASURED_TWICE = {"classifier": 0.5, "how": 1.0, "layers": 1.5}
-
-Side = tuple[TrainConfig, Measurement]
 
 
 class Limits(NamedTuple):

@@ -72,6 +72,18 @@ def heading(found: Found, drawn: str) -> str:
     return f"{found.label}\n{drawn}: {over.get(len(found.seeds), several)}"
 
 
+def finish(drawing: Drawing, title: str, handle_length: float = 3.0) -> None:
+    """Add a title, and one legend for the lines of all panels, of which each may lack some."""
+    named: dict[str, Any] = {}
+    for axes in drawing.axes:
+        handles, names = axes.get_legend_handles_labels()
+        named |= dict(zip(names, handles, strict=True))
+    look: dict[str, Any] = {"fontsize": 9, "frameon": False, "handlelength": handle_length}
+    n_columns = len(named) if len(named) < 5 else 3
+    drawing.legend(named.values(), named.keys(), loc="outside lower center", ncols=n_columns, **look)
+    drawing.suptitle(title, fontsize=8)
+
+
 def panels(
     found: Found,
     methods: Sequence[tuple[str, str, str]],
@@ -88,7 +100,6 @@ def panels(
     """
     drawing = new_drawing(9.5, 2.9 * len(methods) + 0.8)
     rows = drawing.subplots(len(methods), 2, squeeze=False, sharex=True)
-    named: dict[str, Any] = {}  # a panel may lack some of the lines
     for (method, title, classifier), row in zip(methods, rows, strict=True):
         for axes, shot in zip(row, (1, 5), strict=True):
             measured = Measurement("val", shot, classifier)
@@ -102,15 +113,10 @@ def panels(
             axes.set_xlim(min(ticks) / 1.15, max(ticks) * 1.15)
             axes.tick_params(labelsize=8, labelbottom=True)
             axes.grid(axis="y", **GRID)
-            handles, names = axes.get_legend_handles_labels()
-            named |= dict(zip(names, handles, strict=True))
         row[0].set_ylabel("accuracy, %", fontsize=9)
     for axes in rows[-1]:
         axes.set_xlabel(xlabel, fontsize=9)
-    look: dict[str, Any] = {"fontsize": 9, "frameon": False, "handlelength": 3}
-    n_columns = len(named) if len(named) < 5 else 3
-    drawing.legend(named.values(), named.keys(), loc="outside lower center", ncols=n_columns, **look)
-    drawing.suptitle(heading(found, drawn), fontsize=8)
+    finish(drawing, heading(found, drawn))
     return drawing
 
 

@@ -9,31 +9,32 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import combinations, pairwise, product
 from typing import NamedTuple, get_args
 
-import scipy.stats
 import torch
 
 from nearshot.episode_shape import EpisodeShape
 from nearshot.evaluation import Accuracy, Comparison
 from nearshot.experiments.accuracy_table import AccuracyTable, both_shots
 from nearshot.experiments.claims.verdict import ABOVE, CLEARLY_ABOVE, NONE, NOT_ABOVE, Status, Verdict, judge
-from nearshot.experiments.differences import (
-    SAME,
-    Limits,
-    Side,
-    difference_of,
-    difference_of_runs,
-    over_seeds,
-    seed_margin,
-)
+from nearshot.experiments.differences import SAME, Limits, difference_of, difference_of_runs, over_seeds, seed_margin
 from nearshot.experiments.paper import BATCH_SIZES, QUOTED, SHOTS
-from nearshot.experiments.recipe import Found
+from nearshot.experiments.recipe import Found, Side
 from nearshot.experiments.recipes.ablations import row_config
-from nearshot.experiments.recipes.batch_size import IN_FIGURE, METHODS, SETUPS, Setup, setup_config, setup_name
+from nearshot.experiments.recipes.batches import (
+    BATCH_SIZE,
+    FRACTIONS,
+    IN_FIGURE,
+    METHODS,
+    SETUPS,
+    Setup,
+    setup_config,
+    setup_name,
+    share_of_pairs,
+    subsampled,
+)
 from nearshot.experiments.recipes.choices import CHOICES_TABLE, SCHEDULE_TABLE
 from nearshot.experiments.recipes.comparison import PAIRS, SUPCON_ROWS, SUPCON_TABLE
 from nearshot.experiments.recipes.comparison import TABLE as COMPARISON_TABLE
 from nearshot.experiments.recipes.features import ABOUT_FINE_TUNING, ADAPTED_NCA, TREATMENTS_OF_NCA
-from nearshot.experiments.recipes.pair_subsampling import BATCH_SIZE, FRACTIONS, share_of_pairs, subsampled
 from nearshot.experiments.results import Measurement
 from nearshot.experiments.tables import Table
 from nearshot.losses import count_pairs
@@ -215,15 +216,12 @@ def _more_pairs_rank_higher(found: Found, dataset: str) -> Verdict:
         return {setup: share_of_pairs(found.scale.change(config(size, setup))) for setup in (None, *SETUPS)}
 
     verdict = above(lambda on: _setups(on, lambda size: _by_pairs(shares(size), size), PN))(found, dataset)
-    correlations = ""
+    note = ""
     for size, shot in product(BATCH_SIZES if verdict.judged else (), SHOTS):
-        measured = Measurement("val", shot, "centroid")
-        accuracies = [found.pooled(config(size, setup), measured) for setup in shares(size)]
-        means = [accuracy.mean for accuracy in accuracies if accuracy is not None]
-        if len(means) == len(accuracies) and len(set(means)) > 1:
-            correlation = float(scipy.stats.spearmanr(list(shares(size).values()), means).statistic)
-            correlations += f"Batch {size}, {shot}-shot: rank correlation {correlation:.2f}. ".replace("-0.", "−0.")
-    return verdict._replace(note=correlations)
+        sides = [(config(size, setup), Measurement("val", shot, "centroid")) for setup in shares(size)]
+        if correlation := found.rank_correlation(sides, [*shares(size).values()]):
+            note += f"Batch {size}, {shot}-shot: rank correlation {correlation}. "
+    return verdict._replace(note=note)
 
 
 # Figure 3: a random fraction of the pairs.

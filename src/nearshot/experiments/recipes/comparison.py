@@ -31,7 +31,7 @@ from matplotlib.figure import Figure as Drawing
 
 from nearshot.experiments.accuracy_table import AccuracyRow, AccuracyTable, both_shots
 from nearshot.experiments.differences import difference_cell, difference_of, welch_difference
-from nearshot.experiments.figures import GRID, new_drawing, style_of
+from nearshot.experiments.figures import GRID, finish, new_drawing, style_of
 from nearshot.experiments.paper import COMPARISON, PN_IMPLEMENTATIONS, QUOTED, SHOTS, SUPCON
 from nearshot.experiments.recipe import Found, Recipe, Wanted
 from nearshot.experiments.results import Measurement
@@ -214,10 +214,8 @@ def _draw_epochs(found: Found, dataset: str) -> Drawing:
         axes.set_ylabel("accuracy, %", fontsize=9)
         axes.tick_params(labelsize=8)
         axes.grid(axis="y", **GRID)
-    handles, names = axes.get_legend_handles_labels()
-    drawing.legend(handles, names, loc="outside lower center", ncols=4, fontsize=9, frameon=False, handlelength=3)
     lines = "thick: mean over training seeds; thin: each seed; dotted: the learning rate drops"
-    drawing.suptitle(f"{found.label}\n{lines}", fontsize=8)
+    finish(drawing, f"{found.label}\n{lines}")
     return drawing
 
 

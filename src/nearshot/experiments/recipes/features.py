@@ -25,7 +25,7 @@ from collections.abc import Sequence
 from nearshot.experiments.accuracy_table import PAPER_DATASETS, AccuracyRow, AccuracyTable
 from nearshot.experiments.measurement import TREATMENTS
 from nearshot.experiments.paper import ADAPTATION, CLASSIFIERS_TABLE, TITLES, Number
-from nearshot.experiments.recipe import Found, Recipe, Wanted
+from nearshot.experiments.recipe import Recipe, Wanted
 from nearshot.experiments.results import Measurement
 from nearshot.training import PRESETS
 
@@ -63,6 +63,10 @@ ABOUT_FINE_TUNING = (
     "Fine-tuning is for 2 steps, as in the published code, with batch norm in training mode on the support set alone. "
     "There, the queries went through batch norm too."
 )
+ABOUT_PAIRED = (
+    "Paired differences are from %s on the same episodes, at most {episodes} for adapted rows; ± is over episodes for "
+    "one training seed, between seeds for several."
+)
 
 
 def _wanted(dataset: str) -> Wanted:
@@ -88,13 +92,6 @@ def _adapted(dataset: str, split: str, rows: Features) -> list[AccuracyRow]:
     return lines
 
 
-def _about_paired(found: Found, against: str) -> str:
-    return (
-        f"Paired differences are from {against} on the same episodes, at most {found.scale.adapted_episodes} for "
-        "adapted rows; ± is over episodes for one training seed, between seeds for several."
-    )
-
-
 CLASSIFIERS_OF_NCA = AccuracyTable(
     "classifiers-{on}",
     "Classifiers on NCA's features (Appendix D): {on}, 5-shot",
@@ -114,7 +111,7 @@ TREATMENTS_OF_NCA = AccuracyTable(
         _line(dataset, name or "centred and normalised", [Measurement("val", s, "centroid", how=name) for s in (1, 5)])
         for name in TREATMENTS
     ],
-    notes=lambda found: (
+    notes=(
         "Centring alone moves all features by the same vector, which changes no distance and no answer. It matters "
         "only before normalising.",
     ),
@@ -134,11 +131,11 @@ ADAPTED_NCA = AccuracyTable(
     measured=True,
     with_paper=True,
     paired=True,
-    notes=lambda found: (
-        f"Adapted rows are inductive, over at most {found.scale.adapted_episodes} episodes; the others are over more. "
+    notes=(
+        "Adapted rows are inductive, over at most {episodes} episodes; the others are over more. "
         "Compare them by the paired differences, not by these means.",
         f"{ABOUT_FINE_TUNING} The matrix is learnt in 5 steps at 0.0001. Rows that name other settings have those.",
-        _about_paired(found, "NCA"),
+        ABOUT_PAIRED % "NCA",
     ),
 )
 ADAPT = ADAPTED_NCA.recipe("Appendix G: several layers, fine-tuning, a Mahalanobis matrix")
@@ -149,5 +146,5 @@ ADAPT_STEPS = AccuracyTable(
     lambda dataset: _adapted(dataset, "val", STEPS),
     measured=True,
     paired=True,
-    notes=lambda found: (_about_paired(found, "the embedding"),),
+    notes=(ABOUT_PAIRED % "the embedding",),
 ).recipe("Not in the paper: which layers, and how many steps of fine-tuning")

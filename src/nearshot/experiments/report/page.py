@@ -147,7 +147,7 @@ class Study(NamedTuple):
 
     found: Found
     dataset: str
-    counts: Mapping[str, int]  # claims of each status
+    counts: Mapping[Status, int]  # claims of each status
     judged: Sequence[tuple[Claim, Verdict]]  # by verdict
     not_run: Sequence[tuple[Claim, Verdict]]
 
