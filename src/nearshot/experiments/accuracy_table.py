@@ -89,7 +89,7 @@ class AccuracyTable:
             cells.append(cell(ours if self.with_paper or side else number))
             beside = [cell(number)] if self.with_paper else []
             if self.paired:
-                beside.append(difference_cell(difference_of(found, "", side, against) if side and against else None))
+                beside.append(difference_cell(difference_of(found, side, against) if side and against else None))
             if self.with_paper:
                 beside.append(difference(number, papers) if self.paired else difference(ours, number))
             cells += map(marked, beside) if line.doubtful else beside

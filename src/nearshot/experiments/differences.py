@@ -122,7 +122,7 @@ def seed_margin(measured: Measurement, other: Measurement | None = None) -> floa
     return 2.5 if measured.n_shot < 5 else 1.5
 
 
-def difference_of(found: Found, name: str, better: Side, other: Side) -> Difference | None:
+def difference_of(found: Found, better: Side, other: Side, *, name: str = "") -> Difference | None:
     """Return the difference of two runs, or of one run measured in two ways.
 
     None where either is missing, or where a scale turns both into the same run.

@@ -218,17 +218,13 @@ ADAPTATION: dict[str, dict[str, tuple[Number | None, Number]]] = _by_dataset("""
 """)
 # Appendix C: miniImageNet, test split.
 SUPCON: dict[str, Shots] = {"mini-imagenet": (Number("51.05"), Number("63.36"))}
-# Appendix I: miniImageNet, test split; implementation, architecture.
-PN_IMPLEMENTATIONS: dict[tuple[str, str], Shots] = {
-    (implementation, architecture): shots["mini-imagenet"]
-    for name, shots in _by_dataset("""
-        Chen et al. | ResNet10                  51.98 ± 0.84  72.64 ± 0.64
-        Chen et al. | ResNet18                  54.16 ± 0.82  73.68 ± 0.65
-        Chen et al. | ResNet34                  53.90 ± 0.83  74.65 ± 0.64
-        Gidaris et al. | WideResNet-28-10       55.85 ± 0.48  68.72 ± 0.36
-        Lee et al. | ResNet12                   59.25 ± 0.64  75.60 ± 0.84
-        the paper, Snell's episodes | ResNet12  59.78 ± 0.12  75.42 ± 0.09
-        the paper, best episodes | ResNet12     61.32 ± 0.12  77.77 ± 0.09
-    """).items()
-    for implementation, architecture in [name.split(" | ")]
-}
+# Appendix I: miniImageNet, test split; implementation | architecture.
+PN_IMPLEMENTATIONS: dict[str, dict[str, Shots]] = _by_dataset("""
+    Chen et al. | ResNet10                  51.98 ± 0.84  72.64 ± 0.64
+    Chen et al. | ResNet18                  54.16 ± 0.82  73.68 ± 0.65
+    Chen et al. | ResNet34                  53.90 ± 0.83  74.65 ± 0.64
+    Gidaris et al. | WideResNet-28-10       55.85 ± 0.48  68.72 ± 0.36
+    Lee et al. | ResNet12                   59.25 ± 0.64  75.60 ± 0.84
+    the paper, Snell's episodes | ResNet12  59.78 ± 0.12  75.42 ± 0.09
+    the paper, best episodes | ResNet12     61.32 ± 0.12  77.77 ± 0.09
+""")

@@ -54,7 +54,7 @@ ABOUT_CLASSIFIERS = (
 )
 
 Check = Callable[[Found, str], Verdict]  # of the results, on a dataset
-Compared = tuple[str, Side, Side]  # a name, and two measurements, each with its run: the first minus the second
+Compared = tuple[Side, Side, str]  # two measurements, each with its run: the first minus the second; and a name
 Comparisons = Callable[[str], Iterable[Compared]]  # on a dataset
 
 
@@ -72,7 +72,10 @@ class Claim(NamedTuple):
 def within(*stated: tuple[Comparisons, Limits]) -> Check:
     """Return a check that comparisons are within limits."""
     return lambda found, dataset: judge(
-        *(([difference_of(found, *one) for one in compared(dataset)], limits) for compared, limits in stated)
+        *(
+            ([difference_of(found, one, other, name=name) for one, other, name in compared(dataset)], limits)
+            for compared, limits in stated
+        )
     )
 
 
@@ -109,7 +112,7 @@ def _rows(table: AccuracyTable, pairs: dict[str, tuple[str, str]]) -> Comparison
         for name, (first, second) in pairs.items():
             for one, other in zip(sides[first], sides[second], strict=True):
                 if one is not None and other is not None:
-                    yield f"{name}, {one[1].n_shot}-shot", one, other
+                    yield one, other, f"{name}, {one[1].n_shot}-shot"
 
     return compared
 
@@ -138,7 +141,7 @@ def _classifiers(dataset: str) -> Iterator[Compared]:
     for first, second in pairwise(("centroid", "soft", "knn")):
         for split in ("val", "test"):
             one, other = ((nca, Measurement(split, 5, name)) for name in (first, second))
-            yield f"{first} minus {second}, {split}", one, other
+            yield one, other, f"{first} minus {second}, {split}"
 
 
 # Figures 2 to 4 and Appendix E: runs with one shot and with five on the validation split.
@@ -148,7 +151,7 @@ def _both_shots(name: str, configs: Iterable[TrainConfig], classifier: str) -> I
     first, second = configs
     for shot in SHOTS:
         measured = Measurement("val", shot, classifier)
-        yield f"{name}, {shot}-shot", (first, measured), (second, measured)
+        yield (first, measured), (second, measured), f"{name}, {shot}-shot"
 
 
 def _ablated(
@@ -231,7 +234,7 @@ def _fractions(dataset: str, *compared: tuple[float, float]) -> Iterator[Compare
     for (more, fewer), (shot, classifier) in product(compared, NCA_MEASURED):
         one = Measurement("val", shot, classifier)
         name = f"NCA with {100 * more:g} % minus {100 * fewer:g} % of the pairs, {classifier}, {shot}-shot"
-        yield name, (subsampled(dataset, more), one), (subsampled(dataset, fewer), one)
+        yield (subsampled(dataset, more), one), (subsampled(dataset, fewer), one), name
 
 
 def _more_pairs_and_fewer(dataset: str) -> Iterator[Compared]:

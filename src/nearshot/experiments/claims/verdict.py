@@ -117,7 +117,6 @@ def about_intervals(differences: Sequence[Difference]) -> str:
         return seeds
     points = f"{margins[0]:g} point{'' if margins[0] == 1 else 's'}"
     if len(margins) > 1:  # with what each is for
-        kinds = [sorted({one.kind for one in differences if one.margin == margin}) for margin in margins]
-        both = zip(margins, kinds, strict=True)
-        points = " or ".join(f"{margin:.2g} ({' and '.join(alike)})" for margin, alike in both) + " points"
+        kinds = {margin: sorted({one.kind for one in differences if one.margin == margin}) for margin in margins}
+        points = " or ".join(f"{margin:.2g} ({' and '.join(kind)})" for margin, kind in kinds.items()) + " points"
     return f"{seeds}; {'then ' if any(between) else ''}plus {points} for seed variance"
