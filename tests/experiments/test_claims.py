@@ -344,5 +344,5 @@ def test_a_reason_says_how_many_comparisons_and_the_one_that_decides_is_first(
 ) -> None:
     named = zip("abc", differences, strict=True)
     found = judge(([None if one is None else Difference(name, one, 0.5, 3) for name, one in named], ABOVE))
-    assert (found.status, found.reason(), found.judged[0].difference.name) == (status, f"{reason}, 3 seeds", decides)
+    assert (found.status, found.reason(), found.judged[0].name) == (status, f"{reason}, 3 seeds", decides)
     assert found.reason(3) == reason

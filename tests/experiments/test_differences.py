@@ -19,18 +19,18 @@ from made_up import DATASET, SEEDS, put
 from nearshot.errors import InputError
 from nearshot.evaluation import Accuracy, Comparison, Protocol, compare
 from nearshot.experiments.claims import Verdict, judge
-from nearshot.experiments.claims.verdict import ABOVE, NONE, Limits
+from nearshot.experiments.claims.verdict import ABOVE, NONE
 from nearshot.experiments.differences import (
     MEASURED_TWICE,
     Difference,
-    Side,
+    Limits,
     difference_of,
     difference_of_runs,
     over_seeds,
     pool_spread,
     seed_margin,
 )
-from nearshot.experiments.recipe import Found
+from nearshot.experiments.recipe import Found, Side
 from nearshot.experiments.recipes.ablations import row_config
 from nearshot.experiments.recipes.choices import choice_config
 from nearshot.experiments.results import Measurement, Results
@@ -268,13 +268,11 @@ def test_what_speaks_against_a_statement_comes_first(
 def test_limits_hold_or_fail_and_what_fills_them_never_holds(
     difference: float, interval: float, margin: float, low: float, width: float
 ) -> None:
-    limits, one = Limits(low, max(low, -1.0) + width), Difference("a", difference, interval, 1, margin)
-    assert not (limits.room(one) > 0 and limits.fail(one))
-    assert not (limits.room(one) > 0 and limits.are_filled_by(one))
-    if limits.low < one.difference < limits.high:
-        assert not limits.fail(one)
-    else:
-        assert limits.room(one) <= 0
+    limits = Limits(low, max(low, -1.0) + width)
+    one = Difference("a", difference, interval, 1, margin, limits=limits)
+    assert not (one.room > 0 and (one.fails or one.cannot_hold))
+    is_within = limits.low < one.difference < limits.high
+    assert not one.fails if is_within else one.room <= 0
 
 
 def test_a_verdict_names_too_few_seeds() -> None:

@@ -26,7 +26,7 @@ from nearshot.cli import main
 from nearshot.errors import InputError
 from nearshot.experiments import RECIPES, Results
 from nearshot.experiments.claims import CLAIMS, Claim, Verdict, check_claims
-from nearshot.experiments.claims.verdict import Judged, Limits
+from nearshot.experiments.claims.verdict import ABOVE
 from nearshot.experiments.differences import Difference
 from nearshot.experiments.identity import has_own_loss, run_id
 from nearshot.experiments.jobs import images_of
@@ -252,7 +252,7 @@ def test_claims_are_judged_for_each_scale_and_their_words_are_text(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     claim = Claim("nca", f"{ATTACK} & MN", ATTACK, ATTACK, lambda found, dataset: Verdict("not yet run"), ())
-    judged = Judged(Difference(f"{ATTACK} minus \" onload='x", 20.0, 2.0, 1), Limits(low=0.0))
+    judged = Difference(f"{ATTACK} minus \" onload='x", 20.0, 2.0, 1, limits=ABOVE)
 
     def check(found: object, dataset: str) -> list[tuple[Claim, Verdict]]:
         return [(claim, Verdict("confirmed", ATTACK, (judged,))), (claim, Verdict("not yet run", ATTACK))]
@@ -501,7 +501,7 @@ def test_nothing_is_fetched_and_nothing_could_be(browser: Browser) -> None:
 
 @pytest.mark.usefixtures("no_drawings")
 def test_all_claims_fit_on_the_first_screen(browser: Browser, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    judged = (Judged(Difference("a name that is long, batch 512 minus " * 3, -12.34, 1.15, 1, 2.5), Limits(low=0.0)),)
+    judged = (Difference("a name that is long, batch 512 minus " * 3, -12.34, 1.15, 1, 2.5, limits=ABOVE),)
     verdicts = [(claim, Verdict("contradicted", "", judged, 1, 100)) for claim in CLAIMS[:-1]]
     verdicts.append((CLAIMS[-1], Verdict("not yet run")))
     monkeypatch.setattr("nearshot.experiments.report.page.check_claims", lambda found, dataset: verdicts)
