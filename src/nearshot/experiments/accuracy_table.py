@@ -10,7 +10,6 @@ from nearshot.experiments.differences import difference_cell, difference_of
 from nearshot.experiments.paper import SHOTS, Number
 from nearshot.experiments.recipe import Found, Recipe, Side, Wanted, like
 from nearshot.experiments.results import Measurement
-from nearshot.experiments.scales import Scale
 from nearshot.experiments.tables import Cell, Row, Table, cell, difference, marked
 from nearshot.training import TrainConfig
 
@@ -21,10 +20,10 @@ BOTH_SHOTS = tuple(f"{shot}-shot" for shot in SHOTS)
 class AccuracyRow(NamedTuple):
     """A row: its first cells, the run and measurement of each column, and the paper's numbers where it prints them.
 
-    A row without any run is the paper's alone, and only shown at its scale.
+    A row without any run is the paper's alone, and only shown at its scale. The label of a run is its backbone.
     """
 
-    labels: tuple[str | Callable[[Scale], str], ...]
+    labels: tuple[str | TrainConfig, ...]
     sides: Sequence[Side | None]
     paper: Sequence[Number | None] = ()
     doubtful: bool = False  # whether the paper's numbers are: a note says why
@@ -93,5 +92,5 @@ class AccuracyTable:
             if self.with_paper:
                 beside.append(difference(number, papers) if self.paired else difference(ours, number))
             cells += map(marked, beside) if line.doubtful else beside
-        labels = (label(found.scale) if callable(label) else label for label in line.labels)
+        labels = (one if isinstance(one, str) else found.scale.change(one).backbone for one in line.labels)
         return (*labels, *cells)

@@ -23,33 +23,28 @@ def figure_config(
     return replace(PRESETS[f"{dataset}-prototypical"], method=method, epochs=120, steps_per_epoch=None, **shape)
 
 
-class Number(NamedTuple):
+class Number(str):
     """An accuracy of the paper in per cent with half its 95 % interval, as printed.
 
-    >>> Number("72.0 ± 0.7").mean, Number("72.0 ± 0.7").digits, str(Number("51.05"))
-    (72.0, 1, '51.05')
+    >>> Number("72.0 ± 0.7").mean, Number("72.0 ± 0.7").digits, Number("51.05").interval95
+    (72.0, 1, None)
     """
-
-    printed: str
 
     @property
     def mean(self) -> float:
         """The accuracy without its interval."""
-        return float(self.printed.partition(" ± ")[0])
+        return float(self.partition(" ± ")[0])
 
     @property
     def interval95(self) -> float | None:
         """Half the 95 % interval, where one is printed."""
-        interval = self.printed.partition(" ± ")[2]
+        interval = self.partition(" ± ")[2]
         return float(interval) if interval else None
 
     @property
     def digits(self) -> int:
         """How many digits after the point it has."""
-        return len(self.printed.partition(" ± ")[0].partition(".")[2])
-
-    def __str__(self) -> str:
-        return self.printed
+        return len(self.partition(" ± ")[0].partition(".")[2])
 
 
 Shots = tuple[Number, Number]  # 1-shot, 5-shot
@@ -162,7 +157,7 @@ def _by_dataset(text: str) -> dict[str, dict[str, Any]]:
     """Return the numbers of a table by row and dataset: 1-shot and 5-shot, None for a dash; two spaces between columns.
 
     >>> _by_dataset("PN  –  78.3 ± 0.14")["PN"]["mini-imagenet"]
-    (None, Number(printed='78.3 ± 0.14'))
+    (None, '78.3 ± 0.14')
     """
     table = {}
     for line in text.strip().splitlines():

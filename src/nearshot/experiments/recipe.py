@@ -124,20 +124,14 @@ class Recipe:
 
 @dataclass(frozen=True, eq=False)
 class RecipeOutputs:
-    """What a recipe makes of the results on a dataset.
-
-    Attributes:
-        found: the results that it was made from, with the seeds that were run.
-        runs: the runs that the recipe needs, as far as they are available; of `n_wanted`.
-        tables: without the rows that nothing was run for; none if nothing was run.
-    """
+    """What a recipe makes of the results on a dataset."""
 
     recipe: Recipe
     dataset: str
-    found: Found
-    runs: tuple[RunResult, ...]
+    found: Found  # with the seeds that were run
+    runs: tuple[RunResult, ...]  # the available ones, of `n_wanted`
     n_wanted: int
-    tables: tuple[Table, ...]
+    tables: tuple[Table, ...]  # without the rows that nothing was run for; none if nothing was run
     figures: tuple[Figure, ...]
 
 

@@ -1,14 +1,7 @@
 """Judging a statement by the results: confirmed, contradicted, undecided or not yet run.
 
-A statement sets limits to differences (`Limits`). It is confirmed if all 95 % intervals lie within them, and
-contradicted if one lies outside. "Better" means above zero, and "no difference" within a point of it, so a small
-difference can satisfy both. Intervals are between training seeds where there are several: Welch's for two runs,
-Student's for one run that is measured in two ways. The spread between seeds is pooled over all comparisons of a
-statement on the same split with the same number of shots. For a single seed intervals are over episodes, and a margin
-is added for seed variance (`differences.seed_margin`). The same holds for two seeds that agree within the margin, where
-it is smaller than their interval. The verdict names the margin, and says so where the margin alone fills the limits, so
-that nothing could confirm the statement. One of many comparisons contradicts a statement only after Bonferroni's
-correction.
+A statement sets limits to differences. It is confirmed if all 95 % intervals lie within them, and contradicted if one
+lies outside after Bonferroni's correction. `docs/judging.md` has all rules, and `differences` the intervals.
 """
 
 from __future__ import annotations

@@ -15,13 +15,15 @@ paper gives no numbers, only the figure: PN and MN lie close to the curve. 14 ru
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import product
 
+from matplotlib.figure import Figure as Drawing
+
 from nearshot.experiments.accuracy_table import AccuracyRow, AccuracyTable, both_shots
-from nearshot.experiments.figures import panels
+from nearshot.experiments.figures import GRID, finish, heading, line_with_band, new_drawing, style_of
 from nearshot.experiments.paper import (
     BATCH_SIZE_TABLE,
     BATCH_SIZES,
@@ -39,9 +41,9 @@ from nearshot.losses import count_pairs
 from nearshot.training import TrainConfig
 
 Setup = tuple[int, int] | None  # shots and images of a class; None for NCA
+Lines = Callable[[str], Mapping[str, Sequence[tuple[float, TrainConfig]]]]  # of a method, by name
 SETUPS = ((5, 16), (5, 8), (5, 32), (1, 8), (1, 16), (1, 32))
 METHODS = {"prototypical": ("PN", "centroid"), "matching": ("MN", "soft")}
-PANELS = [(method, f"NCA and {short}", classifier) for method, (short, classifier) in METHODS.items()]
 IN_FIGURE = SETUPS[:4]  # the others are far worse, and only in the table
 DOUBTFUL = {erratum.row: f"* {erratum}" for erratum in ERRATA if erratum.about == "accuracies"}
 BATCH_SIZE = 256  # of Figure 3
@@ -78,6 +80,34 @@ def share_of_pairs(config: TrainConfig) -> float:
     n_images = config.shape.batch_size
     separate = count_pairs(config.shape, prototypes=False, separate=True)
     return separate.total / (n_images * (n_images - 1) / 2)
+
+
+def _draw(found: Found, lines: Lines, ticks: Sequence[float], xlabel: str, drawn: str = "bands") -> Drawing:
+    """Draw panels of accuracies, one row per method, with columns for one and five shots.
+
+    `lines` have places on the horizontal axis, which is logarithmic, and the runs there. `drawn` says in the heading
+    what shows the intervals.
+    """
+    drawing = new_drawing(9.5, 2.9 * len(METHODS) + 0.8)
+    rows = drawing.subplots(len(METHODS), 2, sharex=True)
+    for (method, (short, classifier)), row in zip(METHODS.items(), rows, strict=True):
+        for axes, shot in zip(row, SHOTS, strict=True):
+            measured = Measurement("val", shot, classifier)
+            for number, (name, runs) in enumerate(lines(method).items()):
+                points = [(x, found.pooled(config, measured)) for x, config in runs]
+                line_with_band(axes, points, name, style_of(number))
+            axes.set_title(f"NCA and {short}, {shot}-shot", fontsize=10)
+            axes.set_xscale("log")
+            axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+            axes.set_xticks([], minor=True)
+            axes.set_xlim(min(ticks) / 1.15, max(ticks) * 1.15)
+            axes.tick_params(labelsize=8, labelbottom=True)
+            axes.grid(axis="y", **GRID)
+        row[0].set_ylabel("accuracy, %", fontsize=9)
+    for axes in rows[-1]:
+        axes.set_xlabel(xlabel, fontsize=9)
+    finish(drawing, heading(found, drawn))
+    return drawing
 
 
 # Figure 2 and Appendix E.
@@ -143,8 +173,7 @@ def _figures(found: Found, dataset: str) -> Sequence[Figure]:
 
     on, where = found.on(dataset), "Figure 2" if dataset == "cifar-fs" else "Appendix H"
     title = f"Accuracy on the validation split of {on} by batch size and episodes ({where})"
-    draw = partial(panels, found, PANELS, lines, xlabel="batch size", ticks=BATCH_SIZES)
-    return [Figure(f"batch-size-{on}", title, found.label, draw)]
+    return [Figure(f"batch-size-{on}", title, found.label, partial(_draw, found, lines, BATCH_SIZES, "batch size"))]
 
 
 BATCHES = Recipe(
@@ -225,9 +254,8 @@ def _subsampled_figures(found: Found, dataset: str) -> Sequence[Figure]:
 
     on, where = found.on(dataset), like("Figure 3", dataset)
     title = f"Accuracy on the validation split of {on} with a fraction of the pairs ({where})"
-    ticks = [100 * one for one in FRACTIONS]
-    draw = partial(panels, found, PANELS, lines, xlabel="pairs used, % of all in a batch", ticks=ticks)
-    return [Figure(f"pair-subsampling-{on}", title, found.label, partial(draw, drawn="whiskers and band"))]
+    drawn = [100 * one for one in FRACTIONS], "pairs used, % of all in a batch", "whiskers and band"
+    return [Figure(f"pair-subsampling-{on}", title, found.label, partial(_draw, found, lines, *drawn))]
 
 
 SUBSAMPLING = Recipe(

@@ -135,8 +135,7 @@ def _pn_lines(dataset: str) -> list[AccuracyRow]:
             lines.append(AccuracyRow((f"{implementation} (quoted)", architecture), (None, None), printed[dataset]))
     for name, method in OUR_PN.items():
         config = PRESETS[f"{dataset}-{method}"]
-        backbone = partial(lambda config, scale: scale.change(config).backbone, config)
-        lines.append(AccuracyRow((name, backbone), both_shots(config, "test")))
+        lines.append(AccuracyRow((name, config), both_shots(config, "test")))
     return lines
 
 

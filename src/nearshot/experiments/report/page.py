@@ -75,7 +75,7 @@ def write_report(results: Results, output: str | Path) -> Path:
         n_unfolded=max(1, sum(size <= UNFOLDED for size in sizes)),
         axis=axis_of(studies),
         compared=[
-            (scale, part, one)
+            (scale, part, *one)
             for scale, _, parts in scales
             for part in parts
             for table in part.tables
@@ -114,24 +114,13 @@ def scales_of(results: Results) -> list[ScaleContents]:
     return contents
 
 
-class ComparedNumber(NamedTuple):
-    """A number that the paper has too, with the names of its row and column."""
-
-    row: str
-    column: str
-    ours: Cell
-    paper: Cell
-    difference: Cell
-
-
-def compared_with_paper(table: Table) -> Iterator[ComparedNumber]:
-    """Yield the numbers of a table that stand beside the paper's."""
+def compared_with_paper(table: Table) -> Iterator[tuple[str, str, list[Cell]]]:
+    """Yield the numbers that the paper has too: names of row and column, then ours, the paper's, the difference."""
     for place in (i for i, heading in enumerate(table.headings) if heading == "difference"):
         for row in table.rows:
-            ours, paper, difference = (item for item in row[place - 2 : place + 1] if isinstance(item, Cell))
-            if difference.value is not None:
-                name = ", ".join(item for item in row if isinstance(item, str))
-                yield ComparedNumber(name, table.headings[place - 2], ours, paper, difference)
+            cells = [item for item in row[place - 2 : place + 1] if isinstance(item, Cell)]
+            if cells[2].value is not None:
+                yield ", ".join(item for item in row if isinstance(item, str)), table.headings[place - 2], cells
 
 
 def used_by(run: RunResult, parts: Sequence[RecipeOutputs]) -> list[str]:
