@@ -110,7 +110,7 @@ def put(
         results.put(RunResult(_content(job, 0) | {"history": [], "accuracies": accuracies}))
 
 
-def verdict(results: Results, name: str, seeds: tuple[int, ...] = (0,)) -> Verdict:
+def verdict(results: Results, name: str, seeds: tuple[int, ...] = (0,), dataset: str = DATASET) -> Verdict:
     """Return what is said of a statement."""
     (claim,) = (one for one in CLAIMS if one.name == name)
-    return claim.check(Found(results, PAPER, seeds), DATASET)
+    return claim.check(Found(results, PAPER, seeds), dataset)

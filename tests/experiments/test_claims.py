@@ -301,10 +301,9 @@ def test_what_does_not_help_and_costs_says_so(
 
 def test_a_projection_is_to_help_on_one_dataset_alone(tmp_path: Path) -> None:
     results = Results(tmp_path)
-    (claim,) = (one for one in CLAIMS if one.name == "projection")
     for choice, mean in (("NCA, projection to 128", 62.0), ("NCA", 60.0)):
         put(results, choice_config("mini-imagenet", choice), mean, seeds=SEEDS)
-    assert claim.check(Found(results, PAPER, SEEDS), "mini-imagenet").status == "confirmed"
+    assert verdict(results, "projection", SEEDS, "mini-imagenet").status == "confirmed"
 
 
 @pytest.mark.parametrize(("off", "status"), [(0.0, "confirmed"), (3.0, "contradicted"), (-3.0, "contradicted")])
