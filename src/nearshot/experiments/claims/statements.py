@@ -212,17 +212,18 @@ def _by_pairs(shares: Mapping[Setup, float], size: int) -> list[tuple[Setup, Set
 def _more_pairs_rank_higher(found: Found, dataset: str) -> Verdict:
     """Compare all setups of each batch size, more pairs minus fewer, without the exceptions; add rank correlations."""
 
-    def config(size: int, setup: Setup) -> TrainConfig:
-        return setup_config(dataset, "prototypical", size, setup)
+    def setups(size: int) -> dict[Setup, TrainConfig]:
+        return {setup: setup_config(dataset, "prototypical", size, setup) for setup in (None, *SETUPS)}
 
-    def shares(size: int) -> dict[Setup, float]:
-        return {setup: share_of_pairs(found.scale.change(config(size, setup))) for setup in (None, *SETUPS)}
-
-    verdict = above(lambda on: _setups(on, lambda size: _by_pairs(shares(size), size), PN))(found, dataset)
+    shares = {
+        size: {setup: share_of_pairs(found.scale.change(config)) for setup, config in setups(size).items()}
+        for size in BATCH_SIZES
+    }
+    verdict = above(lambda on: _setups(on, lambda size: _by_pairs(shares[size], size), PN))(found, dataset)
     note = ""
     for size, shot in product(BATCH_SIZES if verdict.judged else (), SHOTS):
-        sides = [(config(size, setup), Measurement("val", shot, "centroid")) for setup in shares(size)]
-        if correlation := found.rank_correlation(sides, [*shares(size).values()]):
+        sides = [(config, Measurement("val", shot, "centroid")) for config in setups(size).values()]
+        if correlation := found.rank_correlation(sides, [*shares[size].values()]):
             note += f"Batch {size}, {shot}-shot: rank correlation {correlation}. "
     return verdict._replace(note=note)
 

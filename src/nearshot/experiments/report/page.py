@@ -198,8 +198,10 @@ def accuracy_cell(run: RunResult, split: str, n_shot: int) -> Cell:
     for classifier in ("centroid", "soft", "knn"):
         measured = Measurement(split, n_shot, classifier)
         if run.has(measured):
-            accuracy = run.accuracy(measured)
-            return Cell(f"{accuracy}{'' if classifier == 'centroid' else f' {classifier}'}", accuracy.mean)
+            found = run.content["accuracies"][measured.name]
+            half = found["interval95"]  # None for a single episode
+            other = "" if classifier == "centroid" else f" {classifier}"
+            return Cell(f"{found['mean']:.2f}{'' if half is None else f' ± {half:.2f}'}{other}", found["mean"])
     return cell(None)
 
 
