@@ -97,26 +97,20 @@ def put(
     """Write a result whose every accuracy is about `mean`, a little more with each seed; some about `means`."""
     names = (f"{split} {shot}-shot {name}" for split in ("val", "test") for shot in (1, 5) for name in CLASSIFIERS)
     everything = dict.fromkeys(map(Measurement.named, names), mean)
-    accuracies = {}
-    for one, about in (everything | (means or {})).items():
-        chance = torch.Generator().manual_seed(one.n_shot)
-        values = about + torch.randn(400, generator=chance, dtype=torch.float64)[:n_episodes]
-        episodes = f"{n_episodes} of {one.split}, seed {episode_seed}"
-        asked = (5, one.n_shot, 15, n_episodes, episode_seed, episodes, one.classifier, True, True)
-        protocol = Protocol(*asked, split=one.split)
-        accuracy = Accuracy((values * 0.75).round() / 0.75, protocol)
-        accuracies[one.name] = accuracy.as_dict() | {"epoch": 1}
     for seed in seeds:
-        seeded = replace(config, seed=seed)
-        shifted = {}
-        for name, written in accuracies.items() if spread else ():
-            first = Accuracy.from_dict(written)
-            shifted[name] = Accuracy(first.per_episode + seed * spread, first.protocol).as_dict() | {"epoch": 1}
-        content = _content(Job(seeded, PAPER.name, (), ()), 0) | {"history": [], "accuracies": shifted or accuracies}
-        results.put(RunResult(content))
+        accuracies = {}
+        for one, about in (everything | (means or {})).items():
+            random = torch.Generator().manual_seed(one.n_shot)
+            values = about + torch.randn(400, generator=random, dtype=torch.float64)[:n_episodes]
+            episodes = f"{n_episodes} of {one.split}, seed {episode_seed}"
+            asked = (5, one.n_shot, 15, n_episodes, episode_seed, episodes, one.classifier, True, True)
+            accuracy = Accuracy((values * 0.75).round() / 0.75 + seed * spread, Protocol(*asked, split=one.split))
+            accuracies[one.name] = accuracy.as_dict() | {"epoch": 1}
+        job = Job(replace(config, seed=seed), PAPER.name, (), ())
+        results.put(RunResult(_content(job, 0) | {"history": [], "accuracies": accuracies}))
 
 
-def verdict(results: Results, name: str, seeds: tuple[int, ...] = (0,)) -> Verdict:
+def verdict(results: Results, name: str, seeds: tuple[int, ...] = (0,), dataset: str = DATASET) -> Verdict:
     """Return what is said of a statement."""
     (claim,) = (one for one in CLAIMS if one.name == name)
-    return claim.check(Found(results, PAPER, seeds), DATASET)
+    return claim.check(Found(results, PAPER, seeds), dataset)

@@ -20,11 +20,18 @@ from nearshot.experiments.paper import BATCH_SIZE_TABLE, BATCH_SIZES
 from nearshot.experiments.recipe import Found
 from nearshot.experiments.recipes import RECIPES
 from nearshot.experiments.recipes.ablations import row_config
-from nearshot.experiments.recipes.batch_size import IN_FIGURE, METHODS, SETUPS, setup_config
+from nearshot.experiments.recipes.batches import (
+    FRACTIONS,
+    IN_FIGURE,
+    METHODS,
+    SETUPS,
+    setup_config,
+    share_of_pairs,
+    subsampled,
+)
 from nearshot.experiments.recipes.choices import choice_config, schedule_config
 from nearshot.experiments.recipes.comparison import SUPCON_ROWS, supcon_config
 from nearshot.experiments.recipes.features import CLOSEST, LAYERS
-from nearshot.experiments.recipes.pair_subsampling import FRACTIONS, share_of_pairs, subsampled
 from nearshot.experiments.results import Measurement, Results, RunResult
 from nearshot.experiments.scales import PAPER
 from nearshot.training import PRESETS, TrainConfig
@@ -294,10 +301,9 @@ def test_what_does_not_help_and_costs_says_so(
 
 def test_a_projection_is_to_help_on_one_dataset_alone(tmp_path: Path) -> None:
     results = Results(tmp_path)
-    (claim,) = (one for one in CLAIMS if one.name == "projection")
     for choice, mean in (("NCA, projection to 128", 62.0), ("NCA", 60.0)):
         put(results, choice_config("mini-imagenet", choice), mean, seeds=SEEDS)
-    assert claim.check(Found(results, PAPER, SEEDS), "mini-imagenet").status == "confirmed"
+    assert verdict(results, "projection", SEEDS, "mini-imagenet").status == "confirmed"
 
 
 @pytest.mark.parametrize(("off", "status"), [(0.0, "confirmed"), (3.0, "contradicted"), (-3.0, "contradicted")])
@@ -337,5 +343,5 @@ def test_a_reason_says_how_many_comparisons_and_the_one_that_decides_is_first(
 ) -> None:
     named = zip("abc", differences, strict=True)
     found = judge(([None if one is None else Difference(name, one, 0.5, 3) for name, one in named], ABOVE))
-    assert (found.status, found.reason(), found.judged[0].difference.name) == (status, f"{reason}, 3 seeds", decides)
+    assert (found.status, found.reason(), found.judged[0].name) == (status, f"{reason}, 3 seeds", decides)
     assert found.reason(3) == reason

@@ -19,18 +19,18 @@ from made_up import DATASET, SEEDS, put
 from nearshot.errors import InputError
 from nearshot.evaluation import Accuracy, Comparison, Protocol, compare
 from nearshot.experiments.claims import Verdict, judge
-from nearshot.experiments.claims.verdict import ABOVE, NONE, Limits
+from nearshot.experiments.claims.verdict import ABOVE, NONE
 from nearshot.experiments.differences import (
     MEASURED_TWICE,
     Difference,
-    Side,
+    Limits,
     difference_of,
     difference_of_runs,
     over_seeds,
     pool_spread,
     seed_margin,
 )
-from nearshot.experiments.recipe import Found
+from nearshot.experiments.recipe import Found, Side
 from nearshot.experiments.recipes.ablations import row_config
 from nearshot.experiments.recipes.choices import choice_config
 from nearshot.experiments.results import Measurement, Results
@@ -47,7 +47,7 @@ def test_a_scale_that_merges_two_runs_gives_no_difference(tmp_path: Path) -> Non
     put(results, choice_config(DATASET, "NCA"), 60.0)
     one_for_all = replace(PAPER, change=lambda config: replace(config, backbone="resnet12"))
     sides = [(choice_config(DATASET, one), Measurement("val", 5, "centroid")) for one in ("NCA", "NCA, DropBlock")]
-    assert difference_of(Found(results, one_for_all, (0,)), "", *sides) is None
+    assert difference_of(Found(results, one_for_all, (0,)), *sides) is None
 
 
 def test_trainings_with_more_and_fewer_episodes_are_compared_on_those_that_both_have(tmp_path: Path) -> None:
@@ -55,7 +55,7 @@ def test_trainings_with_more_and_fewer_episodes_are_compared_on_those_that_both_
     one, other = (config for config, _ in BOTH_ROWS)
 
     def difference(*sides: Side) -> Difference | None:
-        return difference_of(Found(results, PAPER, (0,)), "", *sides)
+        return difference_of(Found(results, PAPER, (0,)), *sides)
 
     put(results, one, 62.0, n_episodes=100)
     put(results, other, 60.0)
@@ -78,7 +78,7 @@ def test_a_second_seed_that_agrees_does_not_undo_what_one_has_told(tmp_path: Pat
         put(results, config, mean, seeds=SEEDS, spread=spread)
 
     def judged(*seeds: int) -> Verdict:
-        return judge(([difference_of(Found(results, PAPER, seeds), "3 minus 5", *BOTH_ROWS)], ABOVE))
+        return judge(([difference_of(Found(results, PAPER, seeds), *BOTH_ROWS)], ABOVE))
 
     assert judged(0).status == judged(0, 1).status == "confirmed"
     assert "(2 seeds, ± over episodes; plus 1 point for seed variance)" in judged(0, 1).text
@@ -116,7 +116,7 @@ def test_the_interval_between_two_runs_is_welchs(seeds: tuple[tuple[int, ...], .
         runs = Found(results, PAPER, SEEDS).runs(config)
         means.append([float(run.accuracy(measured).per_episode.mean()) for run in runs])
     expected = scipy.stats.ttest_ind(*means, equal_var=False)
-    found = difference_of(Found(results, PAPER, SEEDS), "", *BOTH_ROWS)
+    found = difference_of(Found(results, PAPER, SEEDS), *BOTH_ROWS)
     assert found is not None
     assert (found.n_seeds, found.of_two_runs) == (min(map(len, seeds)), True)
     assert found.freedom == pytest.approx(expected.df)
@@ -129,8 +129,8 @@ def test_one_seed_of_either_run_has_the_interval_over_episodes(tmp_path: Path) -
     results = Results(tmp_path)
     for (config, _), mean, seeds in zip(BOTH_ROWS, (62.0, 60.0), (SEEDS, (1,)), strict=True):
         put(results, config, mean, seeds=seeds, spread=0.7)
-    found = difference_of(Found(results, PAPER, SEEDS), "", *BOTH_ROWS)
-    assert found == difference_of(Found(results, PAPER, (1,)), "", *BOTH_ROWS)
+    found = difference_of(Found(results, PAPER, SEEDS), *BOTH_ROWS)
+    assert found == difference_of(Found(results, PAPER, (1,)), *BOTH_ROWS)
     assert found is not None
     assert (found.n_seeds, found.freedom, found.margin) == (1, 0, 1.0)
 
@@ -189,7 +189,7 @@ def test_one_network_measured_in_two_ways_is_one_network(
     results, config = Results(tmp_path), PRESETS[f"{DATASET}-nca"]
     put(results, config, 80.0, seeds=seeds, means={Measurement("val", 5, "centroid"): 80.0 + better})
     sides = [(config, Measurement("val", 5, name)) for name in ("centroid", "soft")]
-    verdict = judge(([difference_of(Found(results, PAPER, seeds), "", *sides)], ABOVE))
+    verdict = judge(([difference_of(Found(results, PAPER, seeds), *sides)], ABOVE))
     assert verdict.status == status
     assert ("plus 0.5 points for seed variance" in verdict.text) == (len(seeds) == 1)
 
@@ -203,7 +203,7 @@ def test_the_margin_for_one_network_is_what_seeds_were_measured_to_differ_by() -
         for one, other in permutations(shared, 2):
             what = [field for field, value in vars(one).items() if getattr(other, field) != value]
             if len(what) == 1 and what[0] in largest:
-                seeds = difference_of(found, "", (config, one), (config, other))
+                seeds = difference_of(found, (config, one), (config, other))
                 assert seeds is not None
                 assert seeds.n_seeds == 3
                 assert seed_margin(one, other) == MEASURED_TWICE[what[0]]
@@ -229,7 +229,7 @@ def test_the_margin_for_one_seed_is_what_seeds_were_measured_to_differ_by() -> N
         for split, spread in (("test", {1: 0.86, 5: 0.52}), ("val", {1: 0.09, 5: 0.11})):
             wanted = Measurement(split, n_shot, "centroid")
             sides = [(PRESETS[f"{DATASET}-{method}"], wanted) for method in ("nca", "prototypical")]
-            one = difference_of(found, "", *sides)
+            one = difference_of(found, *sides)
             assert one is not None
             assert (one.n_seeds, one.of_two_runs) == (3, True)
             assert one.spread == pytest.approx(spread[n_shot], abs=0.005)
@@ -268,13 +268,11 @@ def test_what_speaks_against_a_statement_comes_first(
 def test_limits_hold_or_fail_and_what_fills_them_never_holds(
     difference: float, interval: float, margin: float, low: float, width: float
 ) -> None:
-    limits, one = Limits(low, max(low, -1.0) + width), Difference("a", difference, interval, 1, margin)
-    assert not (limits.room(one) > 0 and limits.fail(one))
-    assert not (limits.room(one) > 0 and limits.are_filled_by(one))
-    if limits.low < one.difference < limits.high:
-        assert not limits.fail(one)
-    else:
-        assert limits.room(one) <= 0
+    limits = Limits(low, max(low, -1.0) + width)
+    one = Difference("a", difference, interval, 1, margin, limits=limits)
+    assert not (one.room > 0 and (one.fails or one.cannot_hold))
+    is_within = limits.low < one.difference < limits.high
+    assert not one.fails if is_within else one.room <= 0
 
 
 def test_a_verdict_names_too_few_seeds() -> None:

@@ -26,7 +26,7 @@ from nearshot.cli import main
 from nearshot.errors import InputError
 from nearshot.experiments import RECIPES, Results
 from nearshot.experiments.claims import CLAIMS, Claim, Verdict, check_claims
-from nearshot.experiments.claims.verdict import Judged, Limits
+from nearshot.experiments.claims.verdict import ABOVE
 from nearshot.experiments.differences import Difference
 from nearshot.experiments.identity import has_own_loss, run_id
 from nearshot.experiments.jobs import images_of
@@ -187,8 +187,7 @@ def studies_of(page: Page) -> list[tuple[dict[float, float], list[Row], str]]:
     """Return the ticks of each study's axis with their places, its rows, and what is said of claims not run."""
     studies = []
     for study in page.text.split('<details class="study"')[1:]:
-        head, _, _ = study.partition('<ul class="rows">')
-        ticks = re.findall(r'<text x="([^"]*)" y="[^"]*">([^<]*)</text>', head)
+        ticks = re.findall(r'<text x="([^"]*)" y="[^"]*">([^<]*)</text>', study.partition('<ul class="rows">')[0])
         axis = {float(label.replace("−", "-")): float(x) for x, label in ticks}
         rows = [row_of(row) for row in re.findall(r'<details class="claim .*?</summary>', study, re.DOTALL)]
         studies.append((axis, rows, unescape(study.partition('<details class="not-run">')[2])))
@@ -197,14 +196,16 @@ def studies_of(page: Page) -> list[tuple[dict[float, float], list[Row], str]]:
 
 def row_of(row: str) -> Row:
     def part(name: str) -> str:
-        (found,) = re.findall(rf'<span class="{name}[^>]*>(.*?)</span>\n', row, re.DOTALL)[:1]
+        found = re.findall(rf'<span class="{name}[^>]*>(.*?)</span>\n', row, re.DOTALL)[0]
         return unescape(re.sub(r"<span.*?</span>", "", found)).strip()
 
-    numbers = [float(number.replace("−", "-")) for number in re.findall(r"[+−]?\d+(?:\.\d+)?", part("numbers"))]
-    ends = [float(end) for ends in re.findall(r'<path d="M([\d.]+) \d+H([\d.]+)" class="margin"', row) for end in ends]
-    claimed = re.findall(r'<rect x="([\d.]+)" width="([\d.]+)" height="\d+" class="claimed"', row)
-    limits = [place for x, width in claimed for place in (float(x), float(x) + float(width))]
-    return Row(part("title"), part("pill"), numbers, ends, limits, part("reason"))
+    def places(pattern: str) -> list[float]:
+        return [float(place) for places in re.findall(pattern, row) for place in places]
+
+    numbers = [float(number) for number in re.findall(r"[+-]?\d+(?:\.\d+)?", part("numbers").replace("−", "-"))]
+    ends = places(r'<path d="M([\d.]+) \d+H([\d.]+)" class="margin"')
+    claimed = places(r'<rect x="([\d.]+)" width="([\d.]+)" height="\d+" class="claimed"')  # from, and how far
+    return Row(part("title"), part("pill"), numbers, ends, [sum(claimed[: i + 1]) for i in range(2)], part("reason"))
 
 
 def test_every_claim_has_a_row_or_is_folded_away_as_not_run(page: Page) -> None:
@@ -252,7 +253,7 @@ def test_claims_are_judged_for_each_scale_and_their_words_are_text(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     claim = Claim("nca", f"{ATTACK} & MN", ATTACK, ATTACK, lambda found, dataset: Verdict("not yet run"), ())
-    judged = Judged(Difference(f"{ATTACK} minus \" onload='x", 20.0, 2.0, 1), Limits(low=0.0))
+    judged = Difference(f"{ATTACK} minus \" onload='x", 20.0, 2.0, 1, limits=ABOVE)
 
     def check(found: object, dataset: str) -> list[tuple[Claim, Verdict]]:
         return [(claim, Verdict("confirmed", ATTACK, (judged,))), (claim, Verdict("not yet run", ATTACK))]
@@ -501,7 +502,7 @@ def test_nothing_is_fetched_and_nothing_could_be(browser: Browser) -> None:
 
 @pytest.mark.usefixtures("no_drawings")
 def test_all_claims_fit_on_the_first_screen(browser: Browser, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    judged = (Judged(Difference("a name that is long, batch 512 minus " * 3, -12.34, 1.15, 1, 2.5), Limits(low=0.0)),)
+    judged = (Difference("a name that is long, batch 512 minus " * 3, -12.34, 1.15, 1, 2.5, limits=ABOVE),)
     verdicts = [(claim, Verdict("contradicted", "", judged, 1, 100)) for claim in CLAIMS[:-1]]
     verdicts.append((CLAIMS[-1], Verdict("not yet run")))
     monkeypatch.setattr("nearshot.experiments.report.page.check_claims", lambda found, dataset: verdicts)

@@ -6,11 +6,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from nearshot.experiments.differences import Side, difference_cell, difference_of
+from nearshot.experiments.differences import difference_cell, difference_of
 from nearshot.experiments.paper import SHOTS, Number
-from nearshot.experiments.recipe import Found, Recipe, Wanted, like
+from nearshot.experiments.recipe import Found, Recipe, Side, Wanted, like
 from nearshot.experiments.results import Measurement
-from nearshot.experiments.scales import Scale
 from nearshot.experiments.tables import Cell, Row, Table, cell, difference, marked
 from nearshot.training import TrainConfig
 
@@ -21,10 +20,10 @@ BOTH_SHOTS = tuple(f"{shot}-shot" for shot in SHOTS)
 class AccuracyRow(NamedTuple):
     """A row: its first cells, the run and measurement of each column, and the paper's numbers where it prints them.
 
-    A row without any run is the paper's alone, and only shown at its scale.
+    A row without any run is the paper's alone, and only shown at its scale. The label of a run is its backbone.
     """
 
-    labels: tuple[str | Callable[[Scale], str], ...]
+    labels: tuple[str | TrainConfig, ...]
     sides: Sequence[Side | None]
     paper: Sequence[Number | None] = ()
     doubtful: bool = False  # whether the paper's numbers are: a note says why
@@ -50,7 +49,7 @@ class AccuracyTable:
     # Its paired difference from the first row stands beside each accuracy. With the paper's number, so does the
     # paper's difference, instead of ours minus the paper's: rows may have other episodes, so only these compare.
     paired: bool = False
-    notes: Callable[[Found], tuple[str, ...]] = lambda found: ()
+    notes: tuple[str, ...] = ()  # `{episodes}` are those of networks and features that adapt to each
 
     def wanted(self, dataset: str) -> Wanted:
         """Return the runs that it needs, and what to measure of them."""
@@ -72,7 +71,7 @@ class AccuracyTable:
             found.label,
             (*self.labels, *(heading for column in self.columns for heading in (column, *more))),
             tuple(self._row(found, line, lines[0]) for line in lines),
-            self.notes(found),
+            tuple(note.format(episodes=found.scale.adapted_episodes) for note in self.notes),
         )
 
     def recipe(self, title: str, datasets: tuple[str, ...] = PAPER_DATASETS) -> Recipe:
@@ -89,9 +88,9 @@ class AccuracyTable:
             cells.append(cell(ours if self.with_paper or side else number))
             beside = [cell(number)] if self.with_paper else []
             if self.paired:
-                beside.append(difference_cell(difference_of(found, "", side, against) if side and against else None))
+                beside.append(difference_cell(difference_of(found, side, against) if side and against else None))
             if self.with_paper:
                 beside.append(difference(number, papers) if self.paired else difference(ours, number))
             cells += map(marked, beside) if line.doubtful else beside
-        labels = (label(found.scale) if callable(label) else label for label in line.labels)
+        labels = (one if isinstance(one, str) else found.scale.change(one).backbone for one in line.labels)
         return (*labels, *cells)

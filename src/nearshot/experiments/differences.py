@@ -17,16 +17,20 @@ import torch
 
 from nearshot.evaluation import Accuracy, Comparison, compare
 from nearshot.experiments.identity import run_id
-from nearshot.experiments.recipe import Found
+from nearshot.experiments.recipe import Found, Side
 from nearshot.experiments.results import Measurement
 from nearshot.experiments.tables import Cell, cell, signed
-from nearshot.training import TrainConfig
 
 SAME = 1.0  # the paper calls differences within this many points equal
 # Margins for one run that is measured in two ways, by what differs: see `seed_margin`.
 MEASURED_TWICE = {"classifier": 0.5, "how": 1.0, "layers": 1.5}
 
-Side = tuple[TrainConfig, Measurement]
+
+class Limits(NamedTuple):
+    """The range, in points, in which a difference must lie for a statement to hold."""
+
+    low: float = -math.inf
+    high: float = math.inf
 
 
 class Difference(NamedTuple):
@@ -43,6 +47,7 @@ class Difference(NamedTuple):
     by_seed: tuple[float, ...] = ()  # of one run, the difference of each seed
     of_two_runs: bool = False  # with several seeds of two runs, which are not paired
     n_compared: int = 1  # of so many comparisons this is one, and has a wider interval (Bonferroni)
+    limits: Limits = Limits()  # of the statement that it is judged by
 
     def __str__(self) -> str:
         return f"{self.name}: {signed(self.difference)} ± {self.interval95:.2f}"
@@ -76,6 +81,21 @@ class Difference(NamedTuple):
         """The upper end of the interval, with the margin."""
         return self.difference + self.interval95 + self.margin
 
+    @property
+    def room(self) -> float:
+        """How far within the limits the whole interval is; negative where some of it is outside."""
+        return min(self.low - self.limits.low, self.limits.high - self.high)
+
+    @property
+    def fails(self) -> bool:
+        """Whether the whole interval is outside the limits."""
+        return self.high < self.limits.low or self.low > self.limits.high
+
+    @property
+    def cannot_hold(self) -> bool:
+        """Whether the margin alone is as wide as the limits, so that no difference could be within them."""
+        return 2 * self.margin >= self.limits.high - self.limits.low
+
 
 def seed_margin(measured: Measurement, other: Measurement | None = None) -> float:
     """Return the margin for seed variance in points, for a single seed, which cannot estimate it.
@@ -102,7 +122,7 @@ def seed_margin(measured: Measurement, other: Measurement | None = None) -> floa
     return 2.5 if measured.n_shot < 5 else 1.5
 
 
-def difference_of(found: Found, name: str, better: Side, other: Side) -> Difference | None:
+def difference_of(found: Found, better: Side, other: Side, *, name: str = "") -> Difference | None:
     """Return the difference of two runs, or of one run measured in two ways.
 
     None where either is missing, or where a scale turns both into the same run.

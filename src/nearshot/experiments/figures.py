@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from matplotlib.axes import Axes
@@ -10,9 +10,7 @@ from matplotlib.figure import Figure as Drawing
 
 from nearshot.evaluation import PooledAccuracy
 from nearshot.experiments.recipe import Found
-from nearshot.experiments.results import Measurement
 from nearshot.styles import COLOURS, MARKERS
-from nearshot.training import TrainConfig
 
 DASHES = ("-", "--", "-.", ":", (0, (5, 1)), (0, (3, 1, 1, 1)), (0, (1, 1)))
 FACES = ("black", "white", "#D55E00")  # of the dots of three groups, distinct in grey too
@@ -72,46 +70,16 @@ def heading(found: Found, drawn: str) -> str:
     return f"{found.label}\n{drawn}: {over.get(len(found.seeds), several)}"
 
 
-def panels(
-    found: Found,
-    methods: Sequence[tuple[str, str, str]],
-    lines: Callable[[str], Mapping[str, Sequence[tuple[float, TrainConfig]]]],
-    *,
-    xlabel: str,
-    ticks: Sequence[float],
-    drawn: str = "bands",
-) -> Drawing:
-    """Draw panels of accuracies, one row per method, with columns for one and five shots.
-
-    `methods` are names, titles and classifiers. `lines` gives a method's lines by name: places on the horizontal axis,
-    which is logarithmic, and the runs there. `drawn` says in the heading what shows the intervals.
-    """
-    drawing = new_drawing(9.5, 2.9 * len(methods) + 0.8)
-    rows = drawing.subplots(len(methods), 2, squeeze=False, sharex=True)
-    named: dict[str, Any] = {}  # a panel may lack some of the lines
-    for (method, title, classifier), row in zip(methods, rows, strict=True):
-        for axes, shot in zip(row, (1, 5), strict=True):
-            measured = Measurement("val", shot, classifier)
-            for number, (name, runs) in enumerate(lines(method).items()):
-                points = [(x, found.pooled(config, measured)) for x, config in runs]
-                line_with_band(axes, points, name, style_of(number))
-            axes.set_title(f"{title}, {shot}-shot", fontsize=10)
-            axes.set_xscale("log")
-            axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
-            axes.set_xticks([], minor=True)
-            axes.set_xlim(min(ticks) / 1.15, max(ticks) * 1.15)
-            axes.tick_params(labelsize=8, labelbottom=True)
-            axes.grid(axis="y", **GRID)
-            handles, names = axes.get_legend_handles_labels()
-            named |= dict(zip(names, handles, strict=True))
-        row[0].set_ylabel("accuracy, %", fontsize=9)
-    for axes in rows[-1]:
-        axes.set_xlabel(xlabel, fontsize=9)
-    look: dict[str, Any] = {"fontsize": 9, "frameon": False, "handlelength": 3}
+def finish(drawing: Drawing, title: str, handle_length: float = 3.0) -> None:
+    """Add a title, and one legend for the lines of all panels, of which each may lack some."""
+    named: dict[str, Any] = {}
+    for axes in drawing.axes:
+        handles, names = axes.get_legend_handles_labels()
+        named |= dict(zip(names, handles, strict=True))
+    look: dict[str, Any] = {"fontsize": 9, "frameon": False, "handlelength": handle_length}
     n_columns = len(named) if len(named) < 5 else 3
     drawing.legend(named.values(), named.keys(), loc="outside lower center", ncols=n_columns, **look)
-    drawing.suptitle(heading(found, drawn), fontsize=8)
-    return drawing
+    drawing.suptitle(title, fontsize=8)
 
 
 def dots(axes: Axes, names: Sequence[str], groups: Mapping[str, Sequence[PooledAccuracy | None]]) -> None:

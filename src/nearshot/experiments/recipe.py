@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Self
 
+import scipy.stats
+
 from nearshot.episode_shape import EpisodeShape
 from nearshot.evaluation import Accuracy, PooledAccuracy, pool_seeds
 from nearshot.experiments.identity import run_id
@@ -15,6 +17,7 @@ from nearshot.experiments.tables import Figure, Table
 from nearshot.training import TrainConfig
 
 ALL = "all"  # of a recipe's datasets
+Side = tuple[TrainConfig, Measurement]  # of a comparison: a run, and what was measured of it
 Wanted = Mapping[TrainConfig, Sequence[Measurement]]  # runs for every seed, and what to measure beyond validation
 STANDS_FOR = "cifar-fs"  # a scale with a dataset of its own has the settings and statements of this one
 
@@ -70,6 +73,13 @@ class Found:
         together = pool_seeds([run.accuracy(measurement) for run in runs])
         return FoundAccuracy(**vars(together), n_asked=len(self.seeds), runs=runs)
 
+    def rank_correlation(self, sides: Sequence[Side], numbers: Sequence[float]) -> str:
+        """Return Spearman's rank correlation of accuracies and other numbers; empty where one is missing."""
+        means = [accuracy.mean for side in sides if (accuracy := self.pooled(*side)) is not None]
+        if len(means) < len(sides) or len(set(means)) == 1:
+            return ""
+        return f"{scipy.stats.spearmanr(means, numbers).statistic:.2f}".replace("-", "−")
+
     def on(self, dataset: str) -> str:
         """Return the dataset of the runs: a scale may have its own."""
         return self.scale.dataset or dataset
@@ -114,20 +124,14 @@ class Recipe:
 
 @dataclass(frozen=True, eq=False)
 class RecipeOutputs:
-    """What a recipe makes of the results on a dataset.
-
-    Attributes:
-        found: the results that it was made from, with the seeds that were run.
-        runs: the runs that the recipe needs, as far as they are available; of `n_wanted`.
-        tables: without the rows that nothing was run for; none if nothing was run.
-    """
+    """What a recipe makes of the results on a dataset."""
 
     recipe: Recipe
     dataset: str
-    found: Found
-    runs: tuple[RunResult, ...]
+    found: Found  # with the seeds that were run
+    runs: tuple[RunResult, ...]  # the available ones, of `n_wanted`
     n_wanted: int
-    tables: tuple[Table, ...]
+    tables: tuple[Table, ...]  # without the rows that nothing was run for; none if nothing was run
     figures: tuple[Figure, ...]
 
 

@@ -25,6 +25,7 @@ MISSING = "–"
 SHORTER = {"difference": "diff.", "paired difference": "paired", "paper's difference": "paper", "row": "#"}
 NAMED = 3  # rows without results that a note names; more are counted
 LEAST_TEXT = 10  # columns for a text in a terminal
+IMAGE_METADATA = {"png": ("Software",), "svg": ("Date", "Creator")}  # what matplotlib writes into images
 LATEX = str.maketrans(
     {"&": r"\&", "%": r"\%", "_": r"\_", "#": r"\#", "±": r"$\pm$", "×": r"$\times$", "–": "--", "−": "$-$"}
 )
@@ -148,10 +149,7 @@ class Table:
     def write(self, folder: Path) -> list[Path]:
         """Write Markdown, LaTeX and CSV; return the files."""
         forms = {".md": self.as_markdown(), ".tex": self.as_latex(), ".csv": self.as_csv()}
-        for suffix, text in forms.items():
-            with atomic_write(folder / f"{self.name}{suffix}") as file:
-                file.write(text.encode())
-        return [folder / f"{self.name}{suffix}" for suffix in forms]
+        return _write(folder, self.name, {suffix: text.encode() for suffix, text in forms.items()})
 
 
 @dataclass(frozen=True, eq=False)
@@ -165,12 +163,22 @@ class Figure:
 
     def write(self, folder: Path) -> list[Path]:
         """Write it as PNG and SVG; return the files."""
-        drawing, files = self.draw(), []
-        for suffix, metadata in ((".png", {"Software": None}), (".svg", {"Date": None, "Creator": None})):
-            files.append(folder / f"{self.name}{suffix}")
-            with atomic_write(files[-1]) as file, mpl.rc_context({"svg.hashsalt": self.name}):
-                drawing.savefig(file, format=suffix[1:], dpi=150, metadata=metadata)
-        return files
+        drawing = self.draw()
+        return _write(folder, self.name, {f".{form}": self.image(form, drawing) for form in IMAGE_METADATA})
+
+    def image(self, form: str, drawing: Drawing | None = None) -> bytes:
+        """Return the image in a format; the same figure has the same bytes."""
+        metadata = dict.fromkeys(IMAGE_METADATA[form])  # without dates and versions
+        with io.BytesIO() as buffer, mpl.rc_context({"svg.hashsalt": self.name}):
+            (drawing or self.draw()).savefig(buffer, format=form, dpi=150, metadata=metadata)
+            return buffer.getvalue()
+
+
+def _write(folder: Path, name: str, forms: Mapping[str, bytes]) -> list[Path]:
+    for suffix, content in forms.items():
+        with atomic_write(folder / f"{name}{suffix}") as file:
+            file.write(content)
+    return [folder / f"{name}{suffix}" for suffix in forms]
 
 
 def _is_ours(row: Row) -> bool:

@@ -9,30 +9,32 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import combinations, pairwise, product
 from typing import NamedTuple, get_args
 
-import scipy.stats
 import torch
 
 from nearshot.episode_shape import EpisodeShape
 from nearshot.evaluation import Accuracy, Comparison
 from nearshot.experiments.accuracy_table import AccuracyTable, both_shots
-from nearshot.experiments.claims.verdict import ABOVE, CLEARLY_ABOVE, NONE, NOT_ABOVE, Limits, Status, Verdict, judge
-from nearshot.experiments.differences import (
-    SAME,
-    Side,
-    difference_of,
-    difference_of_runs,
-    over_seeds,
-    seed_margin,
-)
+from nearshot.experiments.claims.verdict import ABOVE, CLEARLY_ABOVE, NONE, NOT_ABOVE, Status, Verdict, judge
+from nearshot.experiments.differences import SAME, Limits, difference_of, difference_of_runs, over_seeds, seed_margin
 from nearshot.experiments.paper import BATCH_SIZES, QUOTED, SHOTS
-from nearshot.experiments.recipe import Found
+from nearshot.experiments.recipe import Found, Side
 from nearshot.experiments.recipes.ablations import row_config
-from nearshot.experiments.recipes.batch_size import IN_FIGURE, METHODS, SETUPS, Setup, setup_config, setup_name
+from nearshot.experiments.recipes.batches import (
+    BATCH_SIZE,
+    FRACTIONS,
+    IN_FIGURE,
+    METHODS,
+    SETUPS,
+    Setup,
+    setup_config,
+    setup_name,
+    share_of_pairs,
+    subsampled,
+)
 from nearshot.experiments.recipes.choices import CHOICES_TABLE, SCHEDULE_TABLE
 from nearshot.experiments.recipes.comparison import PAIRS, SUPCON_ROWS, SUPCON_TABLE
 from nearshot.experiments.recipes.comparison import TABLE as COMPARISON_TABLE
 from nearshot.experiments.recipes.features import ABOUT_FINE_TUNING, ADAPTED_NCA, TREATMENTS_OF_NCA
-from nearshot.experiments.recipes.pair_subsampling import BATCH_SIZE, FRACTIONS, share_of_pairs, subsampled
 from nearshot.experiments.results import Measurement
 from nearshot.experiments.tables import Table
 from nearshot.losses import count_pairs
@@ -52,7 +54,7 @@ ABOUT_CLASSIFIERS = (
 )
 
 Check = Callable[[Found, str], Verdict]  # of the results, on a dataset
-Compared = tuple[str, Side, Side]  # a name, and two measurements, each with its run: the first minus the second
+Compared = tuple[Side, Side, str]  # two measurements, each with its run: the first minus the second; and a name
 Comparisons = Callable[[str], Iterable[Compared]]  # on a dataset
 
 
@@ -70,7 +72,10 @@ class Claim(NamedTuple):
 def within(*stated: tuple[Comparisons, Limits]) -> Check:
     """Return a check that comparisons are within limits."""
     return lambda found, dataset: judge(
-        *(([difference_of(found, *one) for one in compared(dataset)], limits) for compared, limits in stated)
+        *(
+            ([difference_of(found, one, other, name=name) for one, other, name in compared(dataset)], limits)
+            for compared, limits in stated
+        )
     )
 
 
@@ -85,8 +90,8 @@ def not_above(compared: Comparisons) -> Check:
     def check(found: Found, dataset: str) -> Verdict:
         verdict = within((compared, NOT_ABOVE))(found, dataset)
         n_all = len(verdict.judged)
-        differences = (one._replace(n_compared=n_all) for one, _ in verdict.judged)
-        losses = sorted(-one.difference for one in differences if ABOVE.fail(one))
+        strictly = (one._replace(n_compared=n_all, limits=ABOVE) for one in verdict.judged)
+        losses = sorted(-one.difference for one in strictly if one.fails)
         if not losses:
             return verdict
         points = " to ".join(dict.fromkeys(f"{loss:.1f}" for loss in (losses[0], losses[-1])))
@@ -107,7 +112,7 @@ def _rows(table: AccuracyTable, pairs: dict[str, tuple[str, str]]) -> Comparison
         for name, (first, second) in pairs.items():
             for one, other in zip(sides[first], sides[second], strict=True):
                 if one is not None and other is not None:
-                    yield f"{name}, {one[1].n_shot}-shot", one, other
+                    yield one, other, f"{name}, {one[1].n_shot}-shot"
 
     return compared
 
@@ -136,7 +141,7 @@ def _classifiers(dataset: str) -> Iterator[Compared]:
     for first, second in pairwise(("centroid", "soft", "knn")):
         for split in ("val", "test"):
             one, other = ((nca, Measurement(split, 5, name)) for name in (first, second))
-            yield f"{first} minus {second}, {split}", one, other
+            yield one, other, f"{first} minus {second}, {split}"
 
 
 # Figures 2 to 4 and Appendix E: runs with one shot and with five on the validation split.
@@ -146,7 +151,7 @@ def _both_shots(name: str, configs: Iterable[TrainConfig], classifier: str) -> I
     first, second = configs
     for shot in SHOTS:
         measured = Measurement("val", shot, classifier)
-        yield f"{name}, {shot}-shot", (first, measured), (second, measured)
+        yield (first, measured), (second, measured), f"{name}, {shot}-shot"
 
 
 def _ablated(
@@ -207,22 +212,20 @@ def _by_pairs(shares: Mapping[Setup, float], size: int) -> list[tuple[Setup, Set
 def _more_pairs_rank_higher(found: Found, dataset: str) -> Verdict:
     """Compare all setups of each batch size, more pairs minus fewer, without the exceptions; add rank correlations."""
 
-    def config(size: int, setup: Setup) -> TrainConfig:
-        return setup_config(dataset, "prototypical", size, setup)
+    def setups(size: int) -> dict[Setup, TrainConfig]:
+        return {setup: setup_config(dataset, "prototypical", size, setup) for setup in (None, *SETUPS)}
 
-    def shares(size: int) -> dict[Setup, float]:
-        return {setup: share_of_pairs(found.scale.change(config(size, setup))) for setup in (None, *SETUPS)}
-
-    verdict = above(lambda on: _setups(on, lambda size: _by_pairs(shares(size), size), PN))(found, dataset)
-    correlations = ""
+    shares = {
+        size: {setup: share_of_pairs(found.scale.change(config)) for setup, config in setups(size).items()}
+        for size in BATCH_SIZES
+    }
+    verdict = above(lambda on: _setups(on, lambda size: _by_pairs(shares[size], size), PN))(found, dataset)
+    note = ""
     for size, shot in product(BATCH_SIZES if verdict.judged else (), SHOTS):
-        measured = Measurement("val", shot, "centroid")
-        accuracies = [found.pooled(config(size, setup), measured) for setup in shares(size)]
-        means = [accuracy.mean for accuracy in accuracies if accuracy is not None]
-        if len(means) == len(accuracies) and len(set(means)) > 1:
-            correlation = float(scipy.stats.spearmanr(list(shares(size).values()), means).statistic)
-            correlations += f"Batch {size}, {shot}-shot: rank correlation {correlation:.2f}. ".replace("-0.", "−0.")
-    return verdict._replace(note=correlations)
+        sides = [(config, Measurement("val", shot, "centroid")) for config in setups(size).values()]
+        if correlation := found.rank_correlation(sides, [*shares[size].values()]):
+            note += f"Batch {size}, {shot}-shot: rank correlation {correlation}. "
+    return verdict._replace(note=note)
 
 
 # Figure 3: a random fraction of the pairs.
@@ -232,7 +235,7 @@ def _fractions(dataset: str, *compared: tuple[float, float]) -> Iterator[Compare
     for (more, fewer), (shot, classifier) in product(compared, NCA_MEASURED):
         one = Measurement("val", shot, classifier)
         name = f"NCA with {100 * more:g} % minus {100 * fewer:g} % of the pairs, {classifier}, {shot}-shot"
-        yield name, (subsampled(dataset, more), one), (subsampled(dataset, fewer), one)
+        yield (subsampled(dataset, more), one), (subsampled(dataset, fewer), one), name
 
 
 def _more_pairs_and_fewer(dataset: str) -> Iterator[Compared]:

@@ -1,53 +1,19 @@
 """Judging a statement by the results: confirmed, contradicted, undecided or not yet run.
 
-A statement sets limits to differences (`Limits`). It is confirmed if all 95 % intervals lie within them, and
-contradicted if one lies outside. "Better" means above zero, and "no difference" within a point of it, so a small
-difference can satisfy both. Intervals are between training seeds where there are several: Welch's for two runs,
-Student's for one run that is measured in two ways. The spread between seeds is pooled over all comparisons of a
-statement on the same split with the same number of shots. For a single seed intervals are over episodes, and a margin
-is added for seed variance (`differences.seed_margin`). The same holds for two seeds that agree within the margin, where
-it is smaller than their interval. The verdict names the margin, and says so where the margin alone fills the limits, so
-that nothing could confirm the statement. One of many comparisons contradicts a statement only after Bonferroni's
-correction.
+A statement sets limits to differences. It is confirmed if all 95 % intervals lie within them, and contradicted if one
+lies outside after Bonferroni's correction. `docs/judging.md` has all rules, and `differences` the intervals.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
-from nearshot.experiments.differences import SAME, Difference, pool_spread
+from nearshot.experiments.differences import SAME, Difference, Limits, pool_spread
 from nearshot.text import counted
 
 Status = Literal["confirmed", "contradicted", "undecided", "not yet run"]
 LISTED = 6  # differences that a verdict lists; more are counted
-
-
-class Limits(NamedTuple):
-    """The range, in points, in which a difference must lie for a statement to hold."""
-
-    low: float = -math.inf
-    high: float = math.inf
-
-    def room(self, one: Difference) -> float:
-        """Return how far within them the whole interval is; negative where some of it is outside."""
-        return min(one.low - self.low, self.high - one.high)
-
-    def fail(self, one: Difference) -> bool:
-        """Return whether the whole interval is outside."""
-        return one.high < self.low or one.low > self.high
-
-    def are_filled_by(self, one: Difference) -> bool:
-        """Return whether the margin alone is as wide as the limits, so that no difference could hold."""
-        return 2 * one.margin >= self.high - self.low
-
-
-class Judged(NamedTuple):
-    """A difference, and the limits in which it must lie."""
-
-    difference: Difference
-    limits: Limits
 
 
 class Verdict(NamedTuple):
@@ -62,7 +28,7 @@ class Verdict(NamedTuple):
 
     status: Status
     note: str = ""
-    judged: tuple[Judged, ...] = ()
+    judged: tuple[Difference, ...] = ()
     n_against: int = 0
     n_missing: int = 0
 
@@ -73,7 +39,7 @@ class Verdict(NamedTuple):
             return self.note
         which = {"contradicted": "Contradicted by", "undecided": "Undecided for"}.get(self.status)
         lead = f"{which} {self.n_against} of {len(self.judged)}: " if self.n_against else ""
-        shown = [one for one, _ in self.judged[: self.n_against or None]]
+        shown = self.judged[: self.n_against or None]
         first = "; ".join(map(str, shown[:LISTED]))
         more = f"; and {len(shown) - LISTED} more" if len(shown) > LISTED else ""
         return f"{self.note}{lead}{first}{more} ({about_intervals(shown)}).{self.caveats}"
@@ -81,7 +47,7 @@ class Verdict(NamedTuple):
     @property
     def caveats(self) -> str:
         """Why more of the same cannot confirm it, and what is missing; empty, or sentences after a space."""
-        never = {one.n_seeds for one, limits in self.judged if limits.are_filled_by(one)}
+        never = {one.n_seeds for one in self.judged if one.cannot_hold}
         is_open = self.status == "undecided" and self.n_against > 0
         cannot = f" {'One seed' if 1 in never else 'Two seeds'} cannot confirm this." if never and is_open else ""
         n_all = len(self.judged) + self.n_missing
@@ -92,17 +58,16 @@ class Verdict(NamedTuple):
 
         The number of seeds is left out if it is `n_seeds`, which the reader knows already.
 
-        >>> one = Judged(Difference("a minus b", 0.5, 0.3, 3), Limits(low=0.0))
-        >>> Verdict("confirmed", judged=(one, one)).reason()
+        >>> Verdict("confirmed", judged=(Difference("a minus b", 0.5, 0.3, 3),) * 2).reason()
         '2 of 2 in favour, 3 seeds'
         """
         if not self.judged:
             return self.note
-        decides = self.judged[0].difference
+        n_deciding = self.judged[0].n_seeds
         side = "in favour" if not self.n_against else "against" if self.status == "contradicted" else "undecided"
         said = f"{self.n_against or len(self.judged)} of {len(self.judged)} {side}"
         missing = f", {self.n_missing} not run" if self.n_missing else ""
-        return said + missing + ("" if decides.n_seeds == n_seeds else f", {counted(decides.n_seeds, 'seed')}")
+        return said + missing + ("" if n_deciding == n_seeds else f", {counted(n_deciding, 'seed')}")
 
 
 ABOVE = Limits(low=0.0)
@@ -116,17 +81,17 @@ def judge(*stated: tuple[Sequence[Difference | None], Limits]) -> Verdict:
 
     None is a missing difference.
     """
-    limits = [within for differences, within in stated for one in differences if one is not None]
-    if not limits:
+    every = [one and one._replace(limits=limits) for differences, limits in stated for one in differences]
+    there = [one for one in every if one is not None]
+    if not there:
         return Verdict("not yet run")
-    pooled = pool_spread([one for differences, _ in stated for one in differences if one is not None])
-    n_missing = sum(len(differences) for differences, _ in stated) - len(pooled)
-    judged = sorted(map(Judged, pooled, limits), key=lambda two: two.limits.room(two.difference))
-    failing = [two for two in judged if two.limits.fail(two.difference._replace(n_compared=len(judged)))]
+    n_missing = len(every) - len(there)
+    judged = sorted(pool_spread(there), key=lambda one: one.room)
+    failing = [one for one in judged if one._replace(n_compared=len(judged)).fails]
     if failing:
-        rest = [two for two in judged if two not in failing]
+        rest = [one for one in judged if one not in failing]
         return Verdict("contradicted", "", (*failing, *rest), len(failing), n_missing)
-    n_undecided = sum(two.limits.room(two.difference) <= 0 for two in judged)
+    n_undecided = sum(one.room <= 0 for one in judged)
     # A statement about all comparisons is confirmed by all of them only.
     status: Status = "undecided" if n_undecided or n_missing else "confirmed"
     return Verdict(status, "", tuple(judged), n_undecided, n_missing)
@@ -145,7 +110,6 @@ def about_intervals(differences: Sequence[Difference]) -> str:
         return seeds
     points = f"{margins[0]:g} point{'' if margins[0] == 1 else 's'}"
     if len(margins) > 1:  # with what each is for
-        kinds = [sorted({one.kind for one in differences if one.margin == margin}) for margin in margins]
-        both = zip(margins, kinds, strict=True)
-        points = " or ".join(f"{margin:.2g} ({' and '.join(alike)})" for margin, alike in both) + " points"
+        kinds = {margin: sorted({one.kind for one in differences if one.margin == margin}) for margin in margins}
+        points = " or ".join(f"{margin:.2g} ({' and '.join(kind)})" for margin, kind in kinds.items()) + " points"
     return f"{seeds}; {'then ' if any(between) else ''}plus {points} for seed variance"

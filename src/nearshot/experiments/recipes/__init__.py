@@ -5,11 +5,10 @@ from collections.abc import Mapping
 from nearshot.experiments.recipe import Recipe
 from nearshot.experiments.recipes import (
     ablations,
-    batch_size,
+    batches,
     choices,
     comparison,
     features,
-    pair_subsampling,
     pairs,
     runs,
 )
@@ -17,7 +16,7 @@ from nearshot.experiments.recipes import (
 __all__ = ["RECIPES"]
 
 _IN_ORDER = (
-    *(pairs.RECIPE, batch_size.RECIPE, pair_subsampling.RECIPE, ablations.RECIPE, comparison.COMPARE),
+    *(pairs.RECIPE, batches.BATCHES, batches.SUBSAMPLING, ablations.RECIPE, comparison.COMPARE),
     *(features.CLASSIFY, choices.SCHEDULES, features.ADAPT, comparison.CONTRAST, comparison.IMPLEMENTATIONS),
     *(choices.STATED_CHOICES, choices.FLOOR, choices.EVERY_METHOD, features.ADAPT_STEPS, comparison.EPOCHS),
     runs.RECIPE,

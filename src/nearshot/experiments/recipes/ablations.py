@@ -18,7 +18,7 @@ from functools import partial
 from matplotlib.figure import Figure as Drawing
 
 from nearshot.experiments.accuracy_table import AccuracyRow, AccuracyTable
-from nearshot.experiments.figures import dots, heading, new_drawing
+from nearshot.experiments.figures import dots, finish, heading, new_drawing
 from nearshot.experiments.paper import BATCH_SIZES, SHOTS, TITLES, figure_config
 from nearshot.experiments.recipe import Found, Recipe
 from nearshot.experiments.results import Measurement
@@ -94,10 +94,8 @@ def _draw(found: Found, dataset: str) -> Drawing:
             axes.tick_params(axis="x", labelbottom=True)
     for axes in panels[-1]:
         axes.set_xlabel("accuracy, %", fontsize=9)
-    handles, names = panels[0][0].get_legend_handles_labels()
-    drawing.legend(handles, names, loc="outside lower center", ncols=3, fontsize=9, frameon=False)
     missing = "; rows not run yet are left out" if sum(heights) < len(ROWS) + len(MATCHING_ROWS) else ""
-    drawing.suptitle(heading(found, "whiskers") + missing, fontsize=8)
+    finish(drawing, heading(found, "whiskers") + missing, handle_length=2.0)
     return drawing
 
 

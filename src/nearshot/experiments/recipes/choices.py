@@ -5,21 +5,18 @@
 
 Validation split. Time: five minutes a run on an H200 at 84×84, ten for 240 epochs.
 
-**schedule** (Appendix F): SimpleShot's schedule against the paper's, batches of 256, PN 16-way 5-shot 11-query.
-SimpleShot's has 90 epochs, drops at 50 and 73 %, weight decay 1e-4. Expected on CIFAR-FS: PN 53.76 / 68.54 against
-59.60 / 74.64, NCA 59.41 / 73.29 against 62.07 / 76.26. `batch-size` shares the two runs with the paper's schedule.
+**schedule** (Appendix F): batches of 256, PN 16-way 5-shot 11-query. Expected on CIFAR-FS: PN 53.76 / 68.54 with
+SimpleShot's schedule against 59.60 / 74.64, NCA 59.41 / 73.29 against 62.07 / 76.26.
 
-**choices**: what the paper says without a table (Section 2.2, Appendix F): about the distance of Matching Networks, a
-projection to 128, 240 epochs, and DropBlock (at 0.1 after the last two stages, where Lee et al. have it). Its
-implementation details list flips and centre crops; the published code crops at random, as all other recipes do. The
-quick form has centre crops only.
+**choices**: what the paper says without a table (Section 2.2, Appendix F). DropBlock is at 0.1 after the last two
+stages, where Lee et al. have it. The paper's details list centre crops; its published code crops at random, as all
+other recipes do. The quick form has centre crops only.
 
 **floor**: the published experiments add 1e-10 to what is not a positive and skip anchors below it (`background`).
 Without this floor PN loses points. Compared are the floor, the exact loss, and other ways to keep the first steps from
-saturating, for 5-shot episodes with m+n = 16. Nesterov's momentum, which the paper's text names, is tried too.
+saturating, for 5-shot episodes with m+n = 16.
 
-**methods**: a new entry in `METHODS` is a row here. Batches of 512 and 120 epochs, as in Figures 2 to 4, which share
-most of these runs; everything else is a method's default. Not a table of the paper, which tunes some of them.
+**methods**: a new entry in `METHODS` is a row here. Batches of 512 and 120 epochs, as in Figures 2 to 4.
 """
 
 from __future__ import annotations
@@ -100,7 +97,7 @@ CHOICES_TABLE = AccuracyTable(
         AccuracyRow((choice,), both_shots(choice_config(dataset, choice), classifier=CHOICE_CLASSIFIERS[method]))
         for choice, (method, _) in CHOICES.items()
     ],
-    notes=lambda found: ("Cosine distances are divided by a temperature of 0.1: at 1 they hardly differ.",),
+    notes=("Cosine distances are divided by a temperature of 0.1: at 1 they hardly differ.",),
 )
 STATED_CHOICES = CHOICES_TABLE.recipe("Section 2.2, Appendix F: statements about choices")
 FLOOR = AccuracyTable(

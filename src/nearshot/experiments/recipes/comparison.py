@@ -8,16 +8,14 @@ NCA 72.49 / 85.15 (nearest centroid) and 72.49 / 83.38 (soft assignment), PN 70.
 69.98 / 84.40, and with Snell's episodes PN 69.94 / 84.01, MN 69.28 / 80.79. One 20-way 5-shot 15-query model serves
 both columns of Snell's rows, as in the published experiments.
 
-**supcon** (Appendix C): the loss of the published experiments, which the paper quotes at 51.05 / 63.36 on
-miniImageNet's test split, and Khosla et al.'s own loss at their temperature 0.1; projection to 128, batches of 512.
+**supcon** (Appendix C): the loss of the published experiments, 51.05 / 63.36 on miniImageNet's test split, and Khosla
+et al.'s own loss at their temperature 0.1; projection to 128, batches of 512.
 
-**pn-implementations** (Appendix I): the rows of other papers are quoted. The paper's two rows are those of `comparison`
-on miniImageNet, with ours below.
+**pn-implementations** (Appendix I): quoted rows, with ours below.
 
-**epochs** (beyond the paper): validation accuracy by epoch, for the runs of `comparison`. The paper reports the
-epoch that was best on the validation split, and so does `comparison`; this shows what that choice hides. It needs the
-logs alone, so it trains and measures nothing more. Expected on CIFAR-FS, 240 epochs: NCA is ahead of PN by 1.3 / 0.6
-points at epoch 180 and behind by 0.5 / 0.9 at epoch 240.
+**epochs** (beyond the paper): validation accuracy by epoch, from the logs of `comparison`, which reports the epoch that
+was best on the validation split. Expected on CIFAR-FS, 240 epochs: NCA is ahead of PN by 1.3 / 0.6 points at epoch 180
+and behind by 0.5 / 0.9 at epoch 240.
 """
 
 from __future__ import annotations
@@ -31,11 +29,11 @@ from matplotlib.figure import Figure as Drawing
 
 from nearshot.experiments.accuracy_table import AccuracyRow, AccuracyTable, both_shots
 from nearshot.experiments.differences import difference_cell, difference_of, welch_difference
-from nearshot.experiments.figures import GRID, new_drawing, style_of
+from nearshot.experiments.figures import GRID, finish, new_drawing, style_of
 from nearshot.experiments.paper import COMPARISON, PN_IMPLEMENTATIONS, QUOTED, SHOTS, SUPCON
 from nearshot.experiments.recipe import Found, Recipe, Wanted
 from nearshot.experiments.results import Measurement
-from nearshot.experiments.tables import Cell, Figure, Row, Table, cell, signed
+from nearshot.experiments.tables import Cell, Figure, Row, Table, cell, difference, signed
 from nearshot.training import PRESETS, TrainConfig
 
 ROWS = {  # row of the paper: (the preset's method, the classifier)
@@ -98,15 +96,15 @@ def _wanted(dataset: str) -> Wanted:
 def _differences(found: Found, dataset: str) -> Table:
     """Return the differences on both splits."""
     rows: list[Row] = []
-    for name, (first, second) in PAIRS.items():
-        configs = [_config(dataset, row) for row in (first, second)]
+    for name, pair in PAIRS.items():
         cells: list[Cell] = []
         for place, shot in enumerate(SHOTS):
             for split in ("val", "test"):
-                measured = Measurement(split, shot, ROWS[first][1])
-                cells.append(difference_cell(difference_of(found, name, *((config, measured) for config in configs))))
-            papers = COMPARISON[first][dataset][place].mean - COMPARISON[second][dataset][place].mean
-            cells.append(Cell(signed(papers), papers) if found.scale.is_papers else cell(None))
+                measured = Measurement(split, shot, ROWS[pair[0]][1])
+                sides = ((_config(dataset, row), measured) for row in pair)
+                cells.append(difference_cell(difference_of(found, *sides)))
+            first, second = (COMPARISON[row][dataset][place] for row in pair)
+            cells.append(difference(first, second) if found.scale.is_papers else cell(None))
         rows.append((name, *cells))
     on = found.on(dataset)
     return Table(
@@ -131,12 +129,14 @@ def supcon_config(dataset: str, row: str) -> TrainConfig:
 
 
 def _pn_lines(dataset: str) -> list[AccuracyRow]:
-    printed = PN_IMPLEMENTATIONS if dataset == "mini-imagenet" else {}
-    lines = [AccuracyRow((f"{name} (quoted)", of), (None, None), shots) for (name, of), shots in printed.items()]
+    lines = []
+    for name, printed in PN_IMPLEMENTATIONS.items():
+        implementation, architecture = name.split(" | ")
+        if dataset in printed:
+            lines.append(AccuracyRow((f"{implementation} (quoted)", architecture), (None, None), printed[dataset]))
     for name, method in OUR_PN.items():
         config = PRESETS[f"{dataset}-{method}"]
-        backbone = partial(lambda config, scale: scale.change(config).backbone, config)
-        lines.append(AccuracyRow((name, backbone), both_shots(config, "test")))
+        lines.append(AccuracyRow((name, config), both_shots(config, "test")))
     return lines
 
 
@@ -214,10 +214,8 @@ def _draw_epochs(found: Found, dataset: str) -> Drawing:
         axes.set_ylabel("accuracy, %", fontsize=9)
         axes.tick_params(labelsize=8)
         axes.grid(axis="y", **GRID)
-    handles, names = axes.get_legend_handles_labels()
-    drawing.legend(handles, names, loc="outside lower center", ncols=4, fontsize=9, frameon=False, handlelength=3)
     lines = "thick: mean over training seeds; thin: each seed; dotted: the learning rate drops"
-    drawing.suptitle(f"{found.label}\n{lines}", fontsize=8)
+    finish(drawing, f"{found.label}\n{lines}")
     return drawing
 
 

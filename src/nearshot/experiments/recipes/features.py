@@ -7,15 +7,13 @@ All use the comparison's NCA run. Time beyond it: a minute or two on an H200 (0.
 **classifiers** (Appendix D): expected on CIFAR-FS, 5-shot: k-NN 73.46 / 80.94, soft 76.12 / 83.31, centroid
 77.80 / 85.13 (validation / test). Adds what Section 3.1 says about centring and normalising.
 
-**adaptation** (Appendix G): features of several layers, fine-tuning on the support set, a Mahalanobis matrix; test
-split. Expected on CIFAR-FS: 72.48 / 85.13 plain, 72.44 / 85.42 multi-layer, 85.66 multi-layer and fine-tuned (5-shot).
-Adaptation here is inductive: queries are classified with the running statistics of training, each on its own. The
-published experiments fine-tune for 2 steps (the paper says 5 epochs) and send support and queries through batch norm
-together. Closest to that: 2 steps, with batch norm in training mode on the support set alone. Rows with frozen batch
-norm and 5 steps are of earlier versions. Adapted numbers are over 600 episodes, in the quick form 100.
+**adaptation** (Appendix G): expected on CIFAR-FS: 72.48 / 85.13 plain, 72.44 / 85.42 multi-layer, 85.66 multi-layer and
+fine-tuned (5-shot). Adaptation here is inductive: queries are classified with the running statistics of training, each
+on its own. The published experiments fine-tune for 2 steps (the paper says 5 epochs) and send support and queries
+through batch norm together. Closest to that: 2 steps, with batch norm in training mode on the support set alone.
 
-**adaptation-steps** (not in the paper): which layers, what batch norm normalises by, and how many steps, each varied
-alone on the validation split. The Mahalanobis matrix of `adaptation`, 5 steps at 1e-4, was chosen there.
+**adaptation-steps** (not in the paper): layers, batch norm and steps, each varied alone on the validation split, where
+the Mahalanobis matrix of `adaptation`, 5 steps at 1e-4, was chosen.
 """
 
 from __future__ import annotations
@@ -25,7 +23,7 @@ from collections.abc import Sequence
 from nearshot.experiments.accuracy_table import PAPER_DATASETS, AccuracyRow, AccuracyTable
 from nearshot.experiments.measurement import TREATMENTS
 from nearshot.experiments.paper import ADAPTATION, CLASSIFIERS_TABLE, TITLES, Number
-from nearshot.experiments.recipe import Found, Recipe, Wanted
+from nearshot.experiments.recipe import Recipe, Wanted
 from nearshot.experiments.results import Measurement
 from nearshot.training import PRESETS
 
@@ -63,6 +61,10 @@ ABOUT_FINE_TUNING = (
     "Fine-tuning is for 2 steps, as in the published code, with batch norm in training mode on the support set alone. "
     "There, the queries went through batch norm too."
 )
+ABOUT_PAIRED = (
+    "Paired differences are from %s on the same episodes, at most {episodes} for adapted rows; ± is over episodes for "
+    "one training seed, between seeds for several."
+)
 
 
 def _wanted(dataset: str) -> Wanted:
@@ -71,28 +73,18 @@ def _wanted(dataset: str) -> Wanted:
     return {PRESETS[f"{dataset}-nca"]: list(dict.fromkeys(measurements))}
 
 
-def _line(
-    dataset: str, label: str, measured: Sequence[Measurement | None], paper: Sequence[Number | None] = ()
-) -> AccuracyRow:
-    nca = PRESETS[f"{dataset}-nca"]
-    return AccuracyRow((label,), [None if one is None else (nca, one) for one in measured], paper)
+def _line(dataset: str, label: str, measured: Sequence[Measurement], paper: Sequence[Number] = ()) -> AccuracyRow:
+    return AccuracyRow((label,), [(PRESETS[f"{dataset}-nca"], one) for one in measured], paper)
 
 
 def _adapted(dataset: str, split: str, rows: Features) -> list[AccuracyRow]:
     """Return NCA's features with one shot, where nothing is adapted, and with five: adapting needs two of a class."""
     lines = []
     for row, (layers, adapted) in rows.items():
-        one, five = (Measurement(split, shot, "centroid", layers, adapted) for shot in (1, 5))
+        sides = [(PRESETS[f"{dataset}-nca"], Measurement(split, shot, "centroid", layers, adapted)) for shot in (1, 5)]
         paper = ADAPTATION[row][dataset] if row in ADAPTATION else ()
-        lines.append(_line(dataset, row, [None if adapted else one, five], paper))
+        lines.append(AccuracyRow((row,), [None if adapted else sides[0], sides[1]], paper))
     return lines
-
-
-def _about_paired(found: Found, against: str) -> str:
-    return (
-        f"Paired differences are from {against} on the same episodes, at most {found.scale.adapted_episodes} for "
-        "adapted rows; ± is over episodes for one training seed, between seeds for several."
-    )
 
 
 CLASSIFIERS_OF_NCA = AccuracyTable(
@@ -114,7 +106,7 @@ TREATMENTS_OF_NCA = AccuracyTable(
         _line(dataset, name or "centred and normalised", [Measurement("val", s, "centroid", how=name) for s in (1, 5)])
         for name in TREATMENTS
     ],
-    notes=lambda found: (
+    notes=(
         "Centring alone moves all features by the same vector, which changes no distance and no answer. It matters "
         "only before normalising.",
     ),
@@ -134,11 +126,11 @@ ADAPTED_NCA = AccuracyTable(
     measured=True,
     with_paper=True,
     paired=True,
-    notes=lambda found: (
-        f"Adapted rows are inductive, over at most {found.scale.adapted_episodes} episodes; the others are over more. "
+    notes=(
+        "Adapted rows are inductive, over at most {episodes} episodes; the others are over more. "
         "Compare them by the paired differences, not by these means.",
         f"{ABOUT_FINE_TUNING} The matrix is learnt in 5 steps at 0.0001. Rows that name other settings have those.",
-        _about_paired(found, "NCA"),
+        ABOUT_PAIRED % "NCA",
     ),
 )
 ADAPT = ADAPTED_NCA.recipe("Appendix G: several layers, fine-tuning, a Mahalanobis matrix")
@@ -149,5 +141,5 @@ ADAPT_STEPS = AccuracyTable(
     lambda dataset: _adapted(dataset, "val", STEPS),
     measured=True,
     paired=True,
-    notes=lambda found: (_about_paired(found, "the embedding"),),
+    notes=(ABOUT_PAIRED % "the embedding",),
 ).recipe("Not in the paper: which layers, and how many steps of fine-tuning")

@@ -34,16 +34,10 @@ EXAMPLES = (FIGURE_1, EpisodeShape(20, 5, 15), EpisodeShape(32, 5, 11))
 # Roles differ in grey too.
 POINT: dict[str, Any] = {"color": "black", "linestyle": "none", "zorder": 3}
 LOOKS = {
-    "support": POINT | {"marker": "o", "markerfacecolor": "0.45", "markersize": 7},
-    "query": POINT | {"marker": "s", "markerfacecolor": "white", "markersize": 7},
-    "prototype": POINT | {"marker": "*", "markerfacecolor": "#F0E442", "markersize": 14},
-    "image": POINT | {"marker": "D", "markerfacecolor": "0.8", "markersize": 6},
-}
-LEGEND = {
-    "support image": LOOKS["support"],
-    "query image": LOOKS["query"],
-    "prototype: mean of the support": LOOKS["prototype"],
-    "image without a role": LOOKS["image"],
+    "support image": POINT | {"marker": "o", "markerfacecolor": "0.45", "markersize": 7},
+    "query image": POINT | {"marker": "s", "markerfacecolor": "white", "markersize": 7},
+    "prototype: mean of the support": POINT | {"marker": "*", "markerfacecolor": "#F0E442", "markersize": 14},
+    "image without a role": POINT | {"marker": "D", "markerfacecolor": "0.8", "markersize": 6},
     "positive: of one class": POSITIVE,
     "negative: of two classes": NEGATIVE,
 }
@@ -132,7 +126,7 @@ def _figure(shape: EpisodeShape) -> Figure:
 def drawn_pairs(
     shape: EpisodeShape, *, prototypes: bool, separate: bool
 ) -> tuple[torch.Tensor, list[str], list[tuple[int, int, bool]]]:
-    """Return the points (point, 2) that a loss compares, their roles, and its pairs: two points, and if of one class.
+    """Return the points (point, 2) that a loss compares, their looks, and its pairs: two points, and if of one class.
 
     Anchors and candidates are the loss's own choice; prototypes are points of their own.
     """
@@ -141,9 +135,10 @@ def drawn_pairs(
     positive, negative = pair_masks(roles.anchor_labels, roles.candidate_labels, same_set=roles.same_set)
     if separate:
         points, offset = torch.cat([roles.anchors, roles.candidates]), len(roles.anchors)
-        names = ["query"] * offset + ["prototype" if prototypes else "support"] * len(roles.candidates)
+        candidate = "prototype: mean of the support" if prototypes else "support image"
+        names = ["query image"] * offset + [candidate] * len(roles.candidates)
     else:  # each pair once
-        points, offset, names = roles.anchors, 0, ["image"] * len(roles.anchors)
+        points, offset, names = roles.anchors, 0, ["image without a role"] * len(roles.anchors)
         positive, negative = positive.triu(1), negative.triu(1)
     pairs = [
         (int(one), int(other) + offset, is_positive)
@@ -175,7 +170,7 @@ def _draw(shape: EpisodeShape) -> Drawing:
     (left, bottom), (right, top) = (places.amin(0) - 0.5).tolist(), (places.amax(0) + 0.5).tolist()
     drawing = new_drawing(9.5, 1.2 + 3.1 * (top - bottom) / (right - left))
     for axes, (title, (prototypes, separate)) in zip(drawing.subplots(1, 3), LOSSES.items(), strict=True):
-        points, roles, pairs = drawn_pairs(shape, prototypes=prototypes, separate=separate)
+        points, looks, pairs = drawn_pairs(shape, prototypes=prototypes, separate=separate)
         for label in labels.unique():
             own = places[labels == label]
             middle = own.mean(0)
@@ -185,11 +180,11 @@ def _draw(shape: EpisodeShape) -> Drawing:
         for support in supports if prototypes else ():  # which a line joins to its prototype
             for image in support:
                 axes.plot(*torch.stack([image, support.mean(0)]).T, color="0.55", linewidth=0.7, zorder=1)
-            axes.plot(*support.T, **LOOKS["support"])
+            axes.plot(*support.T, **LOOKS["support image"])
         for one, other, positive in pairs:
             axes.plot(*points[[one, other]].T, **(POSITIVE if positive else NEGATIVE))
-        for role in dict.fromkeys(roles):
-            axes.plot(*points[[one == role for one in roles]].T, **LOOKS[role])
+        for look in dict.fromkeys(looks):
+            axes.plot(*points[[one == look for one in looks]].T, **LOOKS[look])
         n_positive = sum(positive for *_, positive in pairs)
         counts = count_pairs(shape, prototypes=prototypes, separate=separate)
         lines = f"{n_positive:,} positive and {len(pairs) - n_positive:,} negative distances"
@@ -197,7 +192,7 @@ def _draw(shape: EpisodeShape) -> Drawing:
         axes.set_title(f"{title}\n{lines}" + ("\n" if len(pairs) == counts.total else stand_for), fontsize=9)
         axes.set(xlim=(left, right), ylim=(bottom, top), aspect="equal", anchor="N")
         axes.axis("off")
-    handles = [Line2D([], [], label=label, **look) for label, look in LEGEND.items()]
+    handles = [Line2D([], [], label=label, **look) for label, look in LOOKS.items()]
     drawing.legend(handles=handles, loc="outside lower center", ncols=3, fontsize=8, frameon=False)
     return drawing
 

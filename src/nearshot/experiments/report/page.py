@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import io
 import json
 import math
 import os
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from importlib import resources
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, NamedTuple, get_args
 
 import jinja2
-import matplotlib as mpl
-import numpy as np
 
 from nearshot._version import __version__
 from nearshot.errors import InputError
@@ -39,7 +38,6 @@ WIDTH, HEIGHT = 210, 20  # of the picture of a claim
 FARTHEST = 6  # points from zero that its axis shows; an arrow points to what is beyond
 UNFOLDED = 32  # claims on the first screen
 BINS = 25
-LEFT, RIGHT, TOP, BOTTOM = 42.0, 312.0, 8.0, 130.0  # of the area inside a chart's axes
 
 
 def write_report(results: Results, output: str | Path) -> Path:
@@ -59,14 +57,12 @@ def write_report(results: Results, output: str | Path) -> Path:
     )
     environment.globals.update(about_intervals=about_intervals, counted=counted, numbers=numbers, run_name=run_name)
     environment.globals.update(accuracy_cell=accuracy_cell, curves=curves, duration=duration, episodes=episodes)
-    environment.globals.update(
-        flat=flat, image_of=image_of, largest_difference=largest_difference, provenance=provenance
-    )
+    environment.globals.update(compared_with_paper=compared_with_paper, flat=flat, image_of=image_of, used_by=used_by)
     environment.globals.update(SIGNS=SIGNS, WIDTH=WIDTH, HEIGHT=HEIGHT)
     files = resources.files("nearshot.experiments.report")
     style, script = (files.joinpath(name).read_text(encoding="utf-8") for name in ("style.css", "script.js"))
-    studies, compared = studies_of(scales), list(compared_with_paper(scales))
-    sizes = [len(study.judged) for study in studies]
+    studies = studies_of(scales)
+    sizes = accumulate(len(study.judged) for study in studies)
     page = environment.get_template("page.html").render(
         script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
         style=style,
@@ -76,11 +72,15 @@ def write_report(results: Results, output: str | Path) -> Path:
         scales=scales,
         counted_part=outputs_of(RECIPES["pairs"], Found(Results(os.devnull), PAPER, (0,)), "cifar-fs"),
         studies=studies,
-        n_unfolded=max(1, sum(sum(sizes[: i + 1]) <= UNFOLDED for i in range(len(sizes)))),
+        n_unfolded=max(1, sum(size <= UNFOLDED for size in sizes)),
         axis=axis_of(studies),
-        compared=compared,
-        largest=max((abs(cells[2].value or 0.0) for *_, cells in compared), default=0.0),
-        used_by=used_by(scales),
+        compared=[
+            (scale, part, *one)
+            for scale, _, parts in scales
+            for part in parts
+            for table in part.tables
+            for one in compared_with_paper(table)
+        ],
     )
     output = Path(output)
     with atomic_write(output) as file:
@@ -114,27 +114,18 @@ def scales_of(results: Results) -> list[ScaleContents]:
     return contents
 
 
-def compared_with_paper(
-    scales: Sequence[ScaleContents],
-) -> Iterator[tuple[Scale, RecipeOutputs, str, str, list[Cell]]]:
-    """Yield all numbers that the paper has too: names of row and column, then ours, the paper's, the difference."""
-    tables = ((scale, part, table) for scale, _, parts in scales for part in parts for table in part.tables)
-    for scale, part, table in tables:
-        for place in (i for i, heading in enumerate(table.headings) if heading == "difference"):
-            for row in table.rows:
-                cells = [item for item in row[place - 2 : place + 1] if isinstance(item, Cell)]
-                if len(cells) == 3 and cells[2].value is not None:
-                    name = ", ".join(item for item in row if isinstance(item, str))
-                    yield scale, part, name, table.headings[place - 2], cells
+def compared_with_paper(table: Table) -> Iterator[tuple[str, str, list[Cell]]]:
+    """Yield the numbers that the paper has too: names of row and column, then ours, the paper's, the difference."""
+    for place in (i for i, heading in enumerate(table.headings) if heading == "difference"):
+        for row in table.rows:
+            cells = [item for item in row[place - 2 : place + 1] if isinstance(item, Cell)]
+            if cells[2].value is not None:
+                yield ", ".join(item for item in row if isinstance(item, str)), table.headings[place - 2], cells
 
 
-def used_by(scales: Sequence[ScaleContents]) -> dict[tuple[str, str], list[str]]:
-    """Return the names of the recipes that show a run, by the run's scale and identity."""
-    names: dict[tuple[str, str], dict[str, None]] = {}
-    for part in (part for _, _, parts in scales for part in parts):
-        for run in part.runs:
-            names.setdefault((run.scale, run.id), {})[part.recipe.name] = None
-    return {key: list(many) for key, many in names.items()}
+def used_by(run: RunResult, parts: Sequence[RecipeOutputs]) -> list[str]:
+    """Return the names of the recipes that show a run."""
+    return list(dict.fromkeys(part.recipe.name for part in parts if run in part.runs))
 
 
 # The first screen: each claim with its verdict, and the difference that decides it on an axis that all share.
@@ -145,7 +136,7 @@ class Study(NamedTuple):
 
     found: Found
     dataset: str
-    counts: Mapping[str, int]  # claims of each status
+    counts: Mapping[Status, int]  # claims of each status
     judged: Sequence[tuple[Claim, Verdict]]  # by verdict
     not_run: Sequence[tuple[Claim, Verdict]]
 
@@ -159,8 +150,7 @@ def studies_of(scales: Sequence[ScaleContents]) -> list[Study]:
             seeds = tuple(sorted({seed for one in founds for seed in one.seeds}))
             found = replace(founds[0], seeds=seeds, n_asked=None)
             checked = sorted(check_claims(found, dataset), key=lambda one: STATUSES.index(one[1].status))
-            statuses = [verdict.status for _, verdict in checked]
-            counts = {status: statuses.count(status) for status in STATUSES}
+            counts = Counter(verdict.status for _, verdict in checked)
             n_judged = len(checked) - counts["not yet run"]
             studies.append(Study(found, found.on(dataset), counts, checked[:n_judged], checked[n_judged:]))
     return studies
@@ -185,7 +175,7 @@ class Axis(NamedTuple):
 
 def axis_of(studies: Sequence[Study]) -> Axis:
     """Return the axis for the deciding differences of some studies; two points on both sides of zero, at least."""
-    deciding = [verdict.judged[0].difference for study in studies for _, verdict in study.judged if verdict.judged]
+    deciding = [verdict.judged[0] for study in studies for _, verdict in study.judged if verdict.judged]
     ends = [end for one in deciding for end in (one.low, one.high) if math.isfinite(end)]  # one episode has no interval
     low, high = math.floor(min(ends, default=0.0)), math.ceil(max(ends, default=0.0))
     return Axis(max(-FARTHEST, min(-2, low)), min(FARTHEST, max(2, high)))
@@ -203,17 +193,6 @@ def numbers(one: Difference) -> str:
 # A run: its accuracies, its charts, and where it comes from.
 
 
-class Chart(NamedTuple):
-    """A chart: SVG paths, the names of several lines, and the numbers at the axes' ends; or a text in its place."""
-
-    title: str
-    paths: tuple[str, ...] = ()
-    names: tuple[str, ...] = ()
-    ends: tuple[str, str, str, str] = ("", "", "", "")  # left, right, low, high
-    text: str = ""
-    is_filled: bool = False
-
-
 def accuracy_cell(run: RunResult, split: str, n_shot: int) -> Cell:
     """Return an accuracy by nearest centroid, or by another classifier with its name."""
     for classifier in ("centroid", "soft", "knn"):
@@ -226,56 +205,27 @@ def accuracy_cell(run: RunResult, split: str, n_shot: int) -> Cell:
     return cell(None)
 
 
-def curves(history: Sequence[Mapping[str, Any]]) -> list[Chart]:
-    """Return the loss and the validation accuracies over epochs; a single epoch in words."""
-    loss = [(float(line["epoch"]), float(line["loss"])) for line in history if line.get("loss") is not None]
-    validation: dict[str, list[tuple[float, float]]] = {}
-    for epoch in history:
-        for name, value in (epoch.get("validation") or {}).items():
-            validation.setdefault(name, []).append((float(epoch["epoch"]), float(value)))
-    charts = []
-    for title, series in (("loss", {"loss": loss}), ("validation accuracy, %", validation)):
-        points = [point for line in series.values() for point in line if math.isfinite(point[1])]
-        if not points:
-            continue
-        xs, ys = ([point[axis] for point in points] for axis in (0, 1))
-        if len(set(xs)) == 1:
-            values = ", ".join(f"{name} {line[0][1]:.4g}" for name, line in series.items() if line)
-            charts.append(Chart(title, text=f"after epoch {xs[0]:.4g}: {values}"))
-            continue
-        low, high = (min(ys), max(ys)) if min(ys) < max(ys) else (ys[0] - 1, ys[0] + 1)
-        paths = []
-        for line in series.values():
-            line_xs, line_ys = zip(*(point for point in line if math.isfinite(point[1])), strict=True)
-            across, up = (
-                np.interp(line_xs, (min(xs), max(xs)), (LEFT, RIGHT)),
-                np.interp(line_ys, (low, high), (BOTTOM, TOP)),
-            )
-            paths.append("M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in zip(across, up, strict=True)))
-        ends = (f"{min(xs):.4g}", f"epoch {max(xs):.4g}", f"{min(ys):.4g}", f"{max(ys):.4g}")
-        charts.append(Chart(title, tuple(paths), tuple(series) if len(series) > 1 else (), ends))
-    return charts
+def curves(history: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, dict[str, list[tuple[float, float]]]]]:
+    """Yield the titles of charts with their lines by name: the loss and the validation accuracies by epoch."""
+    charts = {"loss": [{"loss": line.get("loss")} for line in history]}
+    charts["validation accuracy, %"] = [line.get("validation") or {} for line in history]
+    for title, logged in charts.items():
+        lines: dict[str, list[tuple[float, float]]] = {}
+        for line, values in zip(history, logged, strict=True):
+            for name, value in values.items():
+                if value is not None and math.isfinite(value):
+                    lines.setdefault(name, []).append((line["epoch"], value))
+        if lines:
+            yield title, lines
 
 
-def episodes(name: str, accuracy: Accuracy) -> Chart:
-    """Return the distribution of the episodes' accuracies. Each bin holds equally many possible values."""
+def episodes(accuracy: Accuracy) -> list[int]:
+    """Return how many episodes have an accuracy in each bin. Each bin holds equally many possible values."""
     n_questions = accuracy.protocol.n_way * accuracy.protocol.n_query
     step = -(-n_questions // BINS)
     n_correct = (accuracy.per_episode * n_questions / 100).round().long()
-    counts = (n_correct // step).bincount(minlength=n_questions // step + 1).tolist()
-    width, most = (RIGHT - LEFT) / len(counts), max(counts)
-    path = "".join(
-        f"M{LEFT + i * width:.1f} {BOTTOM:g}v{(TOP - BOTTOM) * count / most:.1f}h{0.9 * width:.1f}V{BOTTOM:g}"
-        for i, count in enumerate(counts)
-        if count
-    )
-    ends = ("0", "100", "0", f"{most:,}")
-    return Chart(f"{name}: episodes by accuracy, %", (path,), ends=ends, is_filled=True)
-
-
-def provenance(run: RunResult) -> dict[str, Any]:
-    """Return where a run comes from: its identity, its data, and the environment that it was trained in."""
-    return {"result": run.id, "fingerprints": run.content["fingerprints"], **run.content["environment"]}
+    counts: list[int] = (n_correct // step).bincount(minlength=n_questions // step + 1).tolist()
+    return counts
 
 
 def flat(values: Mapping[str, Any]) -> dict[str, str]:
@@ -292,19 +242,9 @@ def flat(values: Mapping[str, Any]) -> dict[str, str]:
     return found
 
 
-def largest_difference(table: Table) -> float:
-    """Return the largest difference from the paper in a table, whatever its sign."""
-    places = [place for place, heading in enumerate(table.headings) if heading == "difference"]
-    items = [row[place] for row in table.rows for place in places]
-    return max((abs(item.value or 0.0) for item in items if isinstance(item, Cell)), default=0.0)
-
-
 def image_of(figure: Figure) -> str:
     """Return a figure as the address of an image inside the page, so that nothing in it clashes with the page."""
-    buffer = io.BytesIO()
-    with mpl.rc_context({"svg.hashsalt": figure.name}):  # the same figure is the same file
-        figure.draw().savefig(buffer, format="svg", metadata={"Date": None, "Creator": None})
-    return "data:image/svg+xml;base64," + base64.b64encode(buffer.getvalue()).decode()
+    return "data:image/svg+xml;base64," + base64.b64encode(figure.image("svg")).decode()
 
 
 def duration(seconds: float) -> str:
