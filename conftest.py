@@ -1,7 +1,5 @@
 """Settings for all tests."""
 
-from __future__ import annotations
-
 import os
 import signal
 from importlib.util import find_spec

@@ -4,8 +4,6 @@ The address is that of the clone's remote `origin`, so a fork's page links to th
 result in its metadata.
 """
 
-from __future__ import annotations
-
 import re
 import subprocess
 from pathlib import Path

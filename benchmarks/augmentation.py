@@ -7,8 +7,6 @@ time to make the result's bytes once, by a fill of the same size.
     python benchmarks/augmentation.py       # prints a table, writes benchmarks/results/augmentation-<cpu|cuda>.json
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import platform

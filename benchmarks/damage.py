@@ -8,8 +8,6 @@ off. The outcome must be one of
 Anything else (a traceback, or another content) is a bug. Written are benchmarks/results/damage.json and .md.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import random

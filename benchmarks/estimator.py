@@ -14,8 +14,6 @@ are test classes. Any backbone, dataset or features can be asked about instead.
     python benchmarks/estimator.py --features test.safetensors --name birds
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import tempfile

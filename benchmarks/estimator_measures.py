@@ -1,7 +1,5 @@
 """What `estimator.py` measures of a classifier over many small support sets."""
 
-from __future__ import annotations
-
 import time
 import warnings
 from collections.abc import Callable

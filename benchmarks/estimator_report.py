@@ -1,7 +1,5 @@
 """What `estimator.py` has measured, as tables and figures for the documentation."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -9,8 +9,6 @@ The floor is the time to read the features of every episode, 2.6 GB in all, from
     python benchmarks/evaluation.py      # prints a table, writes benchmarks/results/evaluation.json; takes four minutes
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import random

@@ -11,8 +11,6 @@ positive pair.)
 Prints a table and writes benchmarks/results/fine-tuning-variants.json and .md; rows that the file has are kept.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 from collections.abc import Callable

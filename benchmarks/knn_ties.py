@@ -6,8 +6,6 @@ wins. In nearshot it is the one with the nearest image; by the mode of the label
     python benchmarks/knn_ties.py      # prints a table, writes benchmarks/results/knn-ties.json; minutes without a GPU
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """How much memory a piece of work takes at its peak, measured in a process of its own."""
 
-from __future__ import annotations
-
 import resource
 import subprocess
 import sys

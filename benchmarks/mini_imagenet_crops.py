@@ -11,8 +11,6 @@ The test split is not read. Short runs may favour mild crops, so their order nee
 Prints a table and writes benchmarks/results/mini-imagenet-crops.json and .md; rows that the file has are kept.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import statistics

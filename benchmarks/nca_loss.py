@@ -8,8 +8,6 @@ does not.
     python benchmarks/nca_loss.py            # prints a table, writes benchmarks/results/nca_loss.json
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import platform

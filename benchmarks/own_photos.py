@@ -7,8 +7,6 @@ Prepare a folder of photos, train on it with the defaults, and give the run's fo
     python benchmarks/own_photos.py runs/birds     # reads the test classes; writes benchmarks/results/own-photos.json
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 from dataclasses import replace

@@ -13,8 +13,6 @@ which more threads can slow down.
     python benchmarks/peers.py               # prints a table, writes benchmarks/results/peers.json; takes two minutes
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

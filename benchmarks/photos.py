@@ -16,8 +16,6 @@ was added because an earlier trial found it the best on them. Results are added 
 about a quarter of an hour on a core.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import warnings

@@ -9,8 +9,6 @@ time. Without a folder, the photos are drawn: smooth noise of 500×667 pixels.
     python benchmarks/photos_per_minute.py [FOLDER]     # writes benchmarks/results/photos-per-minute.json and .md
 """
 
-from __future__ import annotations
-
 import argparse
 import importlib.util
 import json

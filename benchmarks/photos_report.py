@@ -1,7 +1,5 @@
 """The tables of `photos.py`."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

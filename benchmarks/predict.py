@@ -7,8 +7,6 @@ embeddings are cached. The images are noise and the network is untrained, which 
     python benchmarks/predict.py       # prints a table, writes benchmarks/results/predict.json; takes five minutes
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

@@ -4,8 +4,6 @@ python benchmarks/repeated_pictures.py              # prints and writes benchmar
 python benchmarks/repeated_pictures.py mini-imagenet --output .
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 from pathlib import Path

@@ -16,8 +16,6 @@ the five others with the most signs; settings are the defaults:
     python benchmarks/signs.py Traffic/gtsrb Traffic/runs/signs      # writes benchmarks/results/signs.json
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 from pathlib import Path

@@ -8,8 +8,6 @@ shuffled batches. Every run is measured with nearest centroid, without and with 
 split is not read. Every run that was tried stays in benchmarks/results/strong.json, from which the table is made.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import time

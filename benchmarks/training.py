@@ -9,8 +9,6 @@ and the share of the card's bfloat16 peak, measured by a large matrix product in
     python benchmarks/training.py       # prints a table, writes benchmarks/results/training-<cpu|cuda>.json
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import math

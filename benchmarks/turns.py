@@ -1,7 +1,5 @@
 """Time several ways of doing something in turns, so that a busy moment affects all of them."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Mapping
 

@@ -6,8 +6,6 @@ Validation split, 5-way, nearest centroid. All rows have the same episodes, so t
 only the first 200 images of each validation class take part, and the first 100 of each training class make the centre.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 from dataclasses import asdict

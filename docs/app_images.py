@@ -5,8 +5,6 @@
 Those in the repository show the training images of clothing-dataset-small (CC0 1.0).
 """
 
-from __future__ import annotations
-
 import json
 import socket
 import sys

@@ -1,7 +1,5 @@
 """A griffe extension for the API pages: examples in docstrings become code blocks."""
 
-from __future__ import annotations
-
 import inspect
 import re
 from typing import Any

@@ -10,8 +10,6 @@ A page names a table, which is written between two comments:
 A figure `results/tables/SCALE/NAME.png` that a page shows is copied to `docs/figures/SCALE-NAME.png`.
 """
 
-from __future__ import annotations
-
 import re
 import shutil
 from pathlib import Path

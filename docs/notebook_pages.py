@@ -1,7 +1,5 @@
 """An MkDocs hook: shows the notebooks, with the outputs that are stored in them, as pages."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import nbformat

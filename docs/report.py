@@ -1,7 +1,5 @@
 """An MkDocs hook: adds the report of the repository's results as a page."""
 
-from __future__ import annotations
-
 import tempfile
 from pathlib import Path
 

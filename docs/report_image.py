@@ -5,8 +5,6 @@
 It needs Chromium, which `make browser` installs.
 """
 
-from __future__ import annotations
-
 import tempfile
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Write the README's table of results from the tables of the comparison (part of make fill)."""
 
-from __future__ import annotations
-
 import csv
 from decimal import ROUND_HALF_UP, Decimal
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Features of 8 classes with 25 images each, in overlapping clusters."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

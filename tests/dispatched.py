@@ -1,7 +1,5 @@
 """The operations that torch runs, and those among them that a CUDA graph cannot contain."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from torch.utils._python_dispatch import TorchDispatchMode

@@ -4,8 +4,6 @@ Nothing here calls nearshot. Sums are Python loops over scalars, so that each fo
 autograd differentiates through them.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Callable, Sequence

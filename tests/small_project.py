@@ -1,7 +1,5 @@
 """Patterns that an untrained network tells apart, and what tests do with a session of them."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """The structure of the code: the direction of imports, and the public names."""
 
-from __future__ import annotations
-
 import ast
 import importlib
 import re

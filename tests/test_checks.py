@@ -1,7 +1,5 @@
 """Numbers and arrays from NumPy are accepted."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import asdict
 

@@ -1,7 +1,5 @@
 """The command `nearshot data`, run as a user would."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

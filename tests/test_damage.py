@@ -1,7 +1,5 @@
 """Damaged files: nothing is silently wrong, and there is no traceback."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Networks are float32 and results equal, whatever `torch.set_default_dtype` is."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path

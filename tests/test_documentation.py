@@ -1,7 +1,5 @@
 """The documentation shows what the programs printed."""
 
-from __future__ import annotations
-
 import importlib
 import json
 import shutil

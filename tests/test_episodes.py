@@ -1,7 +1,5 @@
 """The shape of an episode."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

@@ -1,7 +1,5 @@
 """The tutorial and every example run."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import re

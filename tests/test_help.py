@@ -1,7 +1,5 @@
 """The command line's help, version and errors, and how soon they come."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from unittest.mock import Mock

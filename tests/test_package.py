@@ -1,7 +1,5 @@
 """The wheel works in an environment of its own, in a folder that has nothing of the repository."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

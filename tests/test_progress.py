@@ -1,7 +1,5 @@
 """The progress bar and colours, on a real terminal."""
 
-from __future__ import annotations
-
 import os
 import pty
 import re

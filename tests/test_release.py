@@ -1,7 +1,5 @@
 """What a release needs: one version, and a source distribution that can be built from."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """The built site works from disk, in Chromium, on a wide and on a narrow screen."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from html.parser import HTMLParser

@@ -1,7 +1,5 @@
 """Input that is nearly right is accepted, or answered with a suggestion."""
 
-from __future__ import annotations
-
 import os
 import re
 import tempfile

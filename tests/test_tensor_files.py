@@ -1,7 +1,5 @@
 """Files of tensors: the same content is the same file, byte by byte, and the safetensors library reads it."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Runs the tutorial, line by line; `python tests/tutorial.py` also writes what it prints into the tutorial."""
 
-from __future__ import annotations
-
 import io
 import os
 import re

@@ -1,7 +1,5 @@
 """The version, and the commit if it is known."""
 
-from __future__ import annotations
-
 import subprocess
 from pathlib import Path
 from typing import Any

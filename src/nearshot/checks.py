@@ -1,7 +1,5 @@
 """Checks of settings. NumPy's numbers are accepted and become Python's, which JSON can hold."""
 
-from __future__ import annotations
-
 import dataclasses
 import numbers
 from typing import Any

@@ -1,7 +1,5 @@
 """Devices and precisions by name."""
 
-from __future__ import annotations
-
 from typing import Literal, get_args
 
 import torch

@@ -1,7 +1,5 @@
 """Distances between all pairs of two sets of embeddings."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Literal

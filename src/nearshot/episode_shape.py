@@ -1,11 +1,10 @@
 """The shape of an episode, and the images of a dataset by class, from which episodes are drawn."""
 
-from __future__ import annotations
-
 import copy
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -43,7 +42,7 @@ class EpisodeShape:
             object.__setattr__(self, name, int(value))
 
     @classmethod
-    def from_batch(cls, batch_size: int, n_shot: int, images_per_class: int) -> EpisodeShape:
+    def from_batch(cls, batch_size: int, n_shot: int, images_per_class: int) -> Self:
         """Return the shape by batch size b, shots n and images per class m+n, as in Section 3.2: w = b / (m+n)."""
         if n_shot >= images_per_class:
             raise InputError(
@@ -105,7 +104,7 @@ class ImagesByClass:
         self.images = labels.argsort(stable=True)
         self._names, self._least = class_names, 1
 
-    def without_small_classes(self, n_images: int) -> ImagesByClass:
+    def without_small_classes(self, n_images: int) -> "ImagesByClass":
         """Return the same without classes of fewer than `n_images` images."""
         large = self.sizes >= n_images
         rest = copy.copy(self)

@@ -1,7 +1,5 @@
 """Text for people: messages and progress on standard error, and numbers and names in them."""
 
-from __future__ import annotations
-
 import sys
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -1,7 +1,5 @@
 """A small project and its session."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Copies: no file is overwritten, and no name leads out of the folder."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from hypothesis import given

@@ -1,7 +1,5 @@
 """The page in a real browser: label, predict, correct, export, restart; by keys, by dragging, and on a phone."""
 
-from __future__ import annotations
-
 import json
 import socket
 import threading

@@ -1,7 +1,5 @@
 """A project survives a restart, a move and hostile content."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The server: who may ask, what it accepts, and what it answers."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

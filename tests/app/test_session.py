@@ -1,7 +1,5 @@
 """A session: its answers are the classifier's, photos are embedded in the background, labels are fitted at once."""
 
-from __future__ import annotations
-
 import io
 from pathlib import Path
 

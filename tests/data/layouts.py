@@ -1,7 +1,5 @@
 """Small archives in exactly the layouts in which the datasets are distributed, for tests to read back."""
 
-from __future__ import annotations
-
 import io
 import json
 import pickle

@@ -1,7 +1,5 @@
 """Augmentation against Pillow, picture by picture, and against the distribution's own definition."""
 
-from __future__ import annotations
-
 import colorsys
 import math
 import random

@@ -1,7 +1,5 @@
 """A preparation replaces all splits of a dataset or none, whenever it is killed, and one process at a time prepares."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

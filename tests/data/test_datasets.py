@@ -1,7 +1,5 @@
 """Every layout of every dataset, written by the test and read back; and the real ones where they are."""
 
-from __future__ import annotations
-
 import io
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Downloads from a real server on loopback that cuts off, corrupts, stalls and lies."""
 
-from __future__ import annotations
-
 import hashlib
 import threading
 import time

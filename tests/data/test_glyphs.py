@@ -1,7 +1,5 @@
 """The embedded dataset: its size, its splits, and that it repeats itself exactly."""
 
-from __future__ import annotations
-
 from collections import Counter
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Where images live: the same batches from everywhere, little memory from disk, and threads that end."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import subprocess

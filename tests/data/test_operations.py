@@ -1,7 +1,5 @@
 """RandAugment's operations against Pillow, image by image."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Opening a dataset by name or path, preparing it on the way where that can be done."""
 
-from __future__ import annotations
-
 import os
 import tarfile
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Never trust an archive: what could do harm is refused, with the file's name."""
 
-from __future__ import annotations
-
 import io
 import os
 import pickle

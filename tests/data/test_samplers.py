@@ -1,7 +1,5 @@
 """The samplers: what a batch may contain, reproducibility, state, ranks and speed."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from itertools import islice

@@ -1,7 +1,5 @@
 """Stores: what is written comes back, a killed preparation resumes, and damage is found."""
 
-from __future__ import annotations
-
 import json
 import pickle
 from collections.abc import Callable, Mapping

@@ -1,7 +1,5 @@
 """Features of made-up classes, clouds around random directions; and a made-up backbone."""
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Folders that this process may not read for a while."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """One file to deploy: what is loaded is what was saved, and nothing else is."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

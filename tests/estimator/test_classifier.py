@@ -1,7 +1,5 @@
 """What `FewShotClassifier` answers, learns, forgets and refuses, on features and on pictures."""
 
-from __future__ import annotations
-
 import sys
 import threading
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`nearshot predict`, `export`, `show`, `suggest` and `app`, run as a user would."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

@@ -1,7 +1,5 @@
 """Embedding pictures, and keeping embeddings."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from pathlib import Path

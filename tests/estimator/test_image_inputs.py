@@ -1,7 +1,5 @@
 """Pictures as people have them, in folders and files and from patterns."""
 
-from __future__ import annotations
-
 import io
 import os
 import struct

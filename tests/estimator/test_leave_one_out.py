@@ -1,7 +1,5 @@
 """Leaving support images out: probabilities that can be believed, the accuracy to expect, and none of these."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from dataclasses import replace

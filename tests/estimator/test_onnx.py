@@ -1,7 +1,5 @@
 """A classifier as an ONNX file, run by onnxruntime."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Callable

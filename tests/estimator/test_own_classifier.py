@@ -1,7 +1,5 @@
 """A classifier of one's own: one entry in `CLASSIFIERS` gives its answers everywhere."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

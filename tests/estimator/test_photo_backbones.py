@@ -1,7 +1,5 @@
 """Backbones for photographs in the classifier: "auto", other input sizes, bundles and ONNX files without the wheels."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

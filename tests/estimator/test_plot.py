@@ -1,7 +1,5 @@
 """The picture of a classifier at work."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The contract with scikit-learn: its own checks, and the tools that estimators are used in."""
 
-from __future__ import annotations
-
 from unittest import SkipTest
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What to label next and which labels look wrong, against slow loops."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from clouds import clouds

@@ -1,7 +1,5 @@
 """Adapting to the support set, against a plain loop with torch.optim over copies of the network."""
 
-from __future__ import annotations
-
 import copy
 from dataclasses import replace
 from functools import partial

@@ -1,7 +1,5 @@
 """The definitions of the classifiers against loops over single queries; ties; and a classifier that a user adds."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import hypothesis.strategies as st

@@ -1,7 +1,5 @@
 """The episode engine: exact in float32, whatever the batch sizes and threads, in bounded memory."""
 
-from __future__ import annotations
-
 import functools
 import subprocess
 import sys

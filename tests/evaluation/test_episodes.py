@@ -1,7 +1,5 @@
 """The tasks: what an episode may contain, that they stay the same for ever, and their file."""
 
-from __future__ import annotations
-
 import hashlib
 import math
 from itertools import pairwise

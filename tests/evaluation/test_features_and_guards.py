@@ -1,7 +1,5 @@
 """Embedding, feature files, and the guards against leaks, each triggered."""
 
-from __future__ import annotations
-
 import functools
 import pickle
 from pathlib import Path

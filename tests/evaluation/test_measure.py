@@ -1,7 +1,5 @@
 """Classifiers and accuracies against loops over single queries; and what can go wrong."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import asdict, replace
 from functools import partial

@@ -1,7 +1,5 @@
 """Accuracies: their intervals, pooling, pairs, selection."""
 
-from __future__ import annotations
-
 import base64
 import json
 import math

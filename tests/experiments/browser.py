@@ -1,7 +1,5 @@
 """Headless Chromium for tests, by its DevTools protocol over two pipes; needs nothing but Python and the browser."""
 
-from __future__ import annotations
-
 import base64
 import fcntl
 import json

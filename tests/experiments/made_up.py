@@ -1,7 +1,5 @@
 """Results without training, for what is made of results: of whole recipes, or with accuracies that are known."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path

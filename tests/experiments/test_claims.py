@@ -1,7 +1,5 @@
 """Statements, checked on results that are made up so that the answer is known."""
 
-from __future__ import annotations
-
 import math
 import re
 import shutil

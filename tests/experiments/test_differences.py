@@ -1,7 +1,5 @@
 """Differences between runs and within one, and verdicts on them."""
 
-from __future__ import annotations
-
 import math
 import re
 import statistics

@@ -1,7 +1,5 @@
 """What figures show: nothing is cut off, no labels overlap, and the titles say what is drawn."""
 
-from __future__ import annotations
-
 import itertools
 import re
 from dataclasses import replace

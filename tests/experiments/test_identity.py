@@ -1,7 +1,5 @@
 """A run's identity: what differs from the defaults, so that new settings leave published results where they are."""
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import dataclass, field, replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What is measured of a run: each split embedded once, one precision for everything, one file a question."""
 
-from __future__ import annotations
-
 import shutil
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What is said before anything is trained: what is done, what is left, what has to be trained again, and the cost."""
 
-from __future__ import annotations
-
 import io
 import json
 import shutil

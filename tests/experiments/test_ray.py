@@ -1,7 +1,5 @@
 """Jobs on a Ray cluster: two real nodes on this machine, one of which is killed while it works."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

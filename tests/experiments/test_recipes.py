@@ -1,7 +1,5 @@
 """Every recipe makes its tables from results; end to end it trains a few steps on a tiny dataset."""
 
-from __future__ import annotations
-
 import csv
 import io
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The report as a file, and runs from elsewhere in it: nothing gets in unescaped, nothing is fetched."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import re

@@ -1,7 +1,5 @@
 """Results: what is read from a run's files, and files that cannot be read."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from dataclasses import replace

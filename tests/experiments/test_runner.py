@@ -1,7 +1,5 @@
 """Jobs are done, fail, stop and resume: here, in other processes, on a node of Ray, by two commands at once."""
 
-from __future__ import annotations
-
 import io
 import os
 import pickle

@@ -1,7 +1,5 @@
 """What tables say about their numbers: how many seeds, which intervals, which numbers of the paper are doubtful."""
 
-from __future__ import annotations
-
 import csv
 import io
 import re

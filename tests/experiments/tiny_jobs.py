@@ -3,8 +3,6 @@
 python tiny_jobs.py RESULTS RUNS DATA EPOCHS SEED…
 """
 
-from __future__ import annotations
-
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The two ways in which a loss is computed."""
 
-from __future__ import annotations
-
 import pytest
 
 from nearshot.losses import neighbours

@@ -1,7 +1,5 @@
 """What a batch can be at its worst: each case is right, or one clear error."""
 
-from __future__ import annotations
-
 import contextlib
 import math
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Every loss against loops written from the paper; and very large batches, exactly, in little memory."""
 
-from __future__ import annotations
-
 import math
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """The pair counts: Table 1, Appendices A and E, by counting on the losses' own masks."""
 
-from __future__ import annotations
-
 import math
 
 import hypothesis.strategies as st

@@ -1,7 +1,5 @@
 """Every backbone in the registry, by parametrisation; and what is special about some of them."""
 
-from __future__ import annotations
-
 import importlib.util
 import time
 from pathlib import Path

@@ -3,8 +3,6 @@
 Run as a script, this writes the PTX of each kernel as JSON: with `TRITON_INTERPRET`, as in tests, nothing is compiled.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

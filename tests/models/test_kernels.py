@@ -1,7 +1,5 @@
 """The fused kernels do what PyTorch does: on a GPU, or where there is none, in Triton's interpreter."""
 
-from __future__ import annotations
-
 import copy
 import importlib
 import itertools

@@ -1,7 +1,5 @@
 """Backbones on disk: they load unchanged, and other files raise an error."""
 
-from __future__ import annotations
-
 import json
 import os
 import pickle

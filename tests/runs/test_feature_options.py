@@ -1,7 +1,5 @@
 """Views, powers and other input sizes of a trained run: features and centres against loops, and what results say."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

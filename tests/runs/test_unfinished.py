@@ -1,7 +1,5 @@
 """A run can be measured before its end, and what was measured then is never taken for the finished run's."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from dataclasses import replace

@@ -3,8 +3,6 @@
 python kill_and_resume.py DATA_DIR WHOLE_RUN_FOLDER KILLED_RUN_FOLDER N_KILLS SEED SIGNAL
 """
 
-from __future__ import annotations
-
 import os
 import random
 import shutil

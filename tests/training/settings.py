@@ -1,7 +1,5 @@
 """What tests of training share: a configuration for all of it in a second, a loss that stops a run, and labels."""
 
-from __future__ import annotations
-
 import os
 import signal
 

@@ -1,7 +1,5 @@
 """Settings that adapt to the data: a first run needs no options, and given settings never change."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Training classes are never measured as unseen, whatever splits the dataset has by then."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Training on a GPU: a replayed graph equals the eager step, and a run resumes."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Two processes with half a batch each are one process with the whole; and if one is lost, the other ends well."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """A failure gives one clear sentence, and leaves the last good state."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The defaults of hardware options. Nothing here computes, so the tests need no GPU."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

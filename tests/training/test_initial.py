@@ -1,7 +1,5 @@
 """Training that starts from a trained network: what changes, what stays, and that it is never worse on validation."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

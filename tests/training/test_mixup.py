@@ -1,7 +1,5 @@
 """Mixup, CutMix and rotations: against loops over the images, with any method, and nothing of them in evaluation."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A run that is killed or stopped and resumed ends bitwise like one that never was."""
 
-from __future__ import annotations
-
 import io
 import os
 import signal

@@ -1,7 +1,5 @@
 """The folder of a run: its files, its name, and the best epoch."""
 
-from __future__ import annotations
-
 import sys
 from dataclasses import replace
 from pathlib import Path

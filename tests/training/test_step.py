@@ -1,7 +1,5 @@
 """A step: gradients in parts as in one piece, the optimiser against a plain loop, and the learning rate."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """Self-distillation: what is learnt from a teacher, and which teachers are refused."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable
 from dataclasses import replace

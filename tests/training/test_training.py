@@ -1,7 +1,5 @@
 """Training end to end on a tiny dataset."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """A dataset small enough to train on in seconds, written in the store's own format."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -3,8 +3,6 @@
 python two_processes.py DATA_DIR FOLDER NAME …
 """
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Copy photos into one folder per class. Nothing is ever overwritten, and no name leads out of the folder."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import re

@@ -4,8 +4,6 @@
 small versions in `thumbnails/`. Folders of photos are referred to, and never changed.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import unicodedata

@@ -1,7 +1,5 @@
 """The server of the app: reachable from this computer only, and only by who has the token."""
 
-from __future__ import annotations
-
 import csv
 import io
 import mimetypes

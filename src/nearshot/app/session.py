@@ -1,7 +1,5 @@
 """A session of the app: photos are embedded in the background, and every label makes a new classifier."""
 
-from __future__ import annotations
-
 import io
 import threading
 import time

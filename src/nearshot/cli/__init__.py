@@ -1,7 +1,5 @@
 """The command line: `nearshot`. Each command is a file with a dataclass of its options, which has a method `run`."""
 
-from __future__ import annotations
-
 import inspect
 import io
 import os

@@ -1,7 +1,5 @@
 """Lists and tables."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 
 from rich.cells import cell_len

@@ -1,7 +1,5 @@
 """`nearshot data`: prepare, verify and view datasets."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal

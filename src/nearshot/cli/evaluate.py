@@ -1,7 +1,5 @@
 """`nearshot evaluate`."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass
 from functools import partial

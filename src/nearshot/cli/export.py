@@ -1,7 +1,5 @@
 """`nearshot export`."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from pathlib import Path
 from shlex import quote

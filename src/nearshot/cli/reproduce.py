@@ -1,7 +1,5 @@
 """`nearshot reproduce`."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """`nearshot train`."""
 
-from __future__ import annotations
-
 import io
 import json
 from contextlib import redirect_stderr

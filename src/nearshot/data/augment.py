@@ -9,8 +9,6 @@ Nothing here is copied from the host or waits for the device, so that an acceler
 numbers enter as scalars of an operation, never as a tensor made from a list.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass

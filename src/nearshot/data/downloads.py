@@ -1,7 +1,5 @@
 """Download files: resume interrupted ones, verify checksums, try mirrors."""
 
-from __future__ import annotations
-
 import hashlib
 import http.client
 import urllib.request

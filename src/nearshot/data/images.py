@@ -4,8 +4,6 @@ Pillow warns about odd metadata, such as a damaged EXIF tag, although the image 
 this once, when this module is imported. It comes last, so that every filter that a user sets takes precedence.
 """
 
-from __future__ import annotations
-
 import io
 import warnings
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Inspect prepared datasets: repeated images, classes that two splits share, a contact sheet, and images as files."""
 
-from __future__ import annotations
-
 import itertools
 import re
 from collections import Counter

@@ -4,8 +4,6 @@ The images of a small store are kept on the device. Those of a larger one are ke
 a thread gathers the next batches while the device works. The batches are the same wherever the images are.
 """
 
-from __future__ import annotations
-
 import os
 from collections import deque
 from collections.abc import Iterator

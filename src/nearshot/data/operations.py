@@ -4,8 +4,6 @@ The operations and their largest strengths are those of torchvision's RandAugmen
 As in `augment`, nothing here is copied from the host or waits for the device.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 

@@ -4,8 +4,6 @@ The user's own images are given by the path of a folder or archive, and are prep
 time prepares a dataset; others wait for it.
 """
 
-from __future__ import annotations
-
 import os
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -5,8 +5,6 @@ or a device), if it is a decompression bomb, or if it is damaged. In a folder, l
 they can form a cycle, unless the link is the given path itself.
 """
 
-from __future__ import annotations
-
 import lzma
 import os
 import stat

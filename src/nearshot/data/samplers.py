@@ -5,8 +5,6 @@ it, and a rank's share is a slice of the batch. So an epoch's indices can be sen
 small: the random state before the epoch was drawn, and the number of batches taken since.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from operator import index

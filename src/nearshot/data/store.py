@@ -11,8 +11,6 @@ A split is a folder, `<data folder>/<dataset>/<side>/<split>`:
 Opening a split reads the manifest and the labels and maps the images; an image is read when it is used.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os
@@ -20,7 +18,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -122,7 +120,7 @@ class Store:
         self.labels: Tensor = torch.from_numpy(labels)
 
     @classmethod
-    def open(cls, dataset: str, split: str, data_dir: str | Path | None = None, *, side: int | None = None) -> Store:
+    def open(cls, dataset: str, split: str, data_dir: str | Path | None = None, *, side: int | None = None) -> Self:
         """Open a prepared split by name, such as "cifar-fs" and "train".
 
         `data_dir` is the folder of prepared datasets; see `data_folder`. `side` is the images' side, if the dataset was

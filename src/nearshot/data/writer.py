@@ -5,8 +5,6 @@ complete, the partial folder replaces `<side>` by two renames, so that all split
 rename never came, `restore_interrupted` undoes the first.
 """
 
-from __future__ import annotations
-
 import hashlib
 import shutil
 from collections.abc import Mapping, Sequence

@@ -5,8 +5,6 @@ weights file (`nearshot.models.weights`). Its metadata are `format` ("nearshot-c
 `classifier`, a JSON object with everything else.
 """
 
-from __future__ import annotations
-
 import json
 import math
 from pathlib import Path

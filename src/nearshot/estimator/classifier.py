@@ -1,7 +1,5 @@
 """`FewShotClassifier`: a scikit-learn classifier from a handful of labelled images."""
 
-from __future__ import annotations
-
 import itertools
 from copy import copy
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Embed images: a backbone on its device, and a cache of its embeddings on disk."""
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import math

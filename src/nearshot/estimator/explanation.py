@@ -1,7 +1,5 @@
 """Explain answers by the nearest support images."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

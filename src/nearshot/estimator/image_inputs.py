@@ -1,7 +1,5 @@
 """Find images by files, folders and patterns, and read them, Pillow images and arrays as uint8 squares."""
 
-from __future__ import annotations
-
 import glob
 import hashlib
 import os

@@ -9,8 +9,6 @@ it near a typical value, a fraction of the mean squared distance between classes
 support set, so they choose the ratio to the typical temperature. `benchmarks/estimator.py` measures it.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -19,8 +19,6 @@ The more images lie beyond the quantile, the more the empirical quantile counts.
 rate that is reached.
 """
 
-from __future__ import annotations
-
 import math
 
 import scipy.stats

@@ -4,8 +4,6 @@ A thread that predicts reads it once. Its labels, features, temperature and thre
 set, even if another thread calls `fit` or `forget` meanwhile.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 import warnings

@@ -1,7 +1,5 @@
 """What to label next, and which labels look wrong."""
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 import numpy as np

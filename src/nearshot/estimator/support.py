@@ -1,7 +1,5 @@
 """A support set, and the scores that a classifier of `nearshot.evaluation` gives its classes."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -69,7 +67,7 @@ class Support:
         """Add up values of the images, (image, …), by class: (class, …)."""
         return values.new_zeros(self.n_classes, *values.shape[1:]).index_add_(0, self.codes, values)
 
-    def subset(self, images: Tensor) -> Support:
+    def subset(self, images: Tensor) -> "Support":
         """Return the support set of some images, which must include every class."""
         return Support(self.features[images], self.codes[images], self.n_classes)
 

@@ -8,8 +8,6 @@ training mode.)
 Every episode starts from the same network.
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace

@@ -15,8 +15,6 @@ within the rounding error therefore count as ties, and a tie goes to the first i
 same answer alone and in a batch, here and in an exported file.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial

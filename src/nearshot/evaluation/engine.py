@@ -8,13 +8,11 @@ paths in float32, which are as exact: an episode in which two classes are equall
 is answered again by the definition.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -75,7 +73,7 @@ class Task:
     progress: bool | None = None
 
     @classmethod
-    def of(cls, features: Tensor | FeatureSet, labels: Tensor | None, settings: Mapping[str, Any]) -> Task:
+    def of(cls, features: Tensor | FeatureSet, labels: Tensor | None, settings: Mapping[str, Any]) -> Self:
         """Check the arguments of an evaluation. `settings` are those of `TaskSettings`; they win over a feature set."""
         rest = dict(settings)
         about = {name: rest.pop(name, None) for name in ("centre", "split", "fingerprint", "training_classes")}
@@ -117,7 +115,7 @@ class Task:
             self._guard.check(drawn, self.source.shape.n_query, start)
         return drawn
 
-    def accuracy(self, tally: Tally, digest: str, adapted: str | None = None) -> Accuracy:
+    def accuracy(self, tally: "Tally", digest: str, adapted: str | None = None) -> Accuracy:
         """Return the accuracy of a tally with its protocol; `digest` is that of the episodes."""
         protocol = Protocol(
             **asdict(tally.spec.shape),
@@ -146,7 +144,7 @@ class Tally:
     n_correct: Tensor
 
     @classmethod
-    def begin(cls, task: Task, spec: EvaluationSpec, name: str | None = None) -> Tally:
+    def begin(cls, task: Task, spec: EvaluationSpec, name: str | None = None) -> Self:
         """Return a tally without answers."""
         n_correct = torch.zeros(len(task.source), spec.n_way, dtype=torch.int32, device=task.data.features.device)
         classify = find_classifier(spec.classifier, spec.inductive)

@@ -11,8 +11,6 @@ Queries are drawn before support. So episodes of the same seed that differ only 
 and the support images of fewer shots are the first of those of more.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Iterable, Sequence

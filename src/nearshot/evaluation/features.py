@@ -1,7 +1,5 @@
 """Features: embedding, feature files, centring and normalising; and guards against leaks from training."""
 
-from __future__ import annotations
-
 import functools
 import json
 from collections.abc import Callable, Iterable, Sequence

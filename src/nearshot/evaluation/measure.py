@@ -1,12 +1,10 @@
 """Accuracy over episodes: of features, by class, and of what other code predicted."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any, NamedTuple, Unpack
+from typing import Any, NamedTuple, Self, Unpack
 
 import torch
 from torch import Tensor
@@ -119,7 +117,7 @@ class ClassAccuracy:
         return vars(self) | {"interval95": None if math.isnan(self.interval95) else self.interval95}
 
     @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> ClassAccuracy:
+    def from_dict(cls, values: Mapping[str, Any]) -> Self:
         """Return the accuracy of which `as_dict` gave the values."""
         half = values["interval95"]
         return cls(values["mean"], math.nan if half is None else half, values["n_episodes"])

@@ -7,8 +7,6 @@ On a CPU, NumPy gathers and multiplies: it uses one thread, so that each thread 
 of few points with many queries is twice as fast as torch's. Elsewhere torch does, for all episodes at once.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 

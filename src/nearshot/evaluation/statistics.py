@@ -1,14 +1,12 @@
 """Accuracies with their uncertainty and their protocol, pooled over seeds and compared in pairs."""
 
-from __future__ import annotations
-
 import base64
 import dataclasses
 import math
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 import numpy as np
 import torch
@@ -79,7 +77,7 @@ class Accuracy:
     protocol: Protocol
 
     @classmethod
-    def of_counts(cls, n_correct: Tensor, protocol: Protocol) -> Accuracy:
+    def of_counts(cls, n_correct: Tensor, protocol: Protocol) -> Self:
         """Return the accuracy for the number of correct answers in each episode, (episode,) whole numbers."""
         in_percent = n_correct.cpu().to(torch.float64, copy=True).mul_(100).div_(protocol.n_way * protocol.n_query)
         return cls(in_percent, protocol)
@@ -113,7 +111,7 @@ class Accuracy:
         }
 
     @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Accuracy:
+    def from_dict(cls, values: Mapping[str, Any]) -> Self:
         """Return the accuracy of which `as_dict` gave the values."""
         protocol = Protocol(**values["protocol"])
         content = zlib.decompress(base64.b64decode(values["n_correct"]))

@@ -1,7 +1,5 @@
 """The shape that most tables share: a row per run and a column per measurement, the paper's numbers beside ours."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple

@@ -4,8 +4,6 @@ One run that is measured in two ways is paired by seed: both sides have the same
 one method draws other batches than the same seed of another, so their interval is Welch's.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

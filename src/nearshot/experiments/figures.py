@@ -1,7 +1,5 @@
 """Parts of figures: styles that work in grey and for the colour-blind, lines with bands, dots with whiskers."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Identify a training run by those of its resolved settings that differ from the defaults."""
 
-from __future__ import annotations
-
 import functools
 import hashlib
 import json

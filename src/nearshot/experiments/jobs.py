@@ -1,7 +1,5 @@
 """Jobs: the runs that recipes need, each once, what is left to do of them, and about how long that takes."""
 
-from __future__ import annotations
-
 import math
 import statistics
 from collections.abc import Iterable, Sequence

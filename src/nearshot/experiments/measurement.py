@@ -4,8 +4,6 @@ A split is embedded once for each weights file and choice of layers, in one prec
 treated and adapted features can be compared.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any

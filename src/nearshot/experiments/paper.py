@@ -1,7 +1,5 @@
 """The paper's settings and numbers, with their table or section, and its errata. No other module has such numbers."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 from typing import Any, Literal, NamedTuple

@@ -1,7 +1,5 @@
 """A recipe is a table or figure of the paper: the runs that it needs, and what it makes of their results."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Self

@@ -1,7 +1,5 @@
 """Regenerate tables and figures: run what is missing, then write what is available."""
 
-from __future__ import annotations
-
 import time
 import warnings
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Results on disk: one small file per run. All tables and figures are made from these files."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil
@@ -10,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from nearshot.errors import FileFormatError, InputError
 from nearshot.evaluation import Accuracy
@@ -56,7 +54,7 @@ class Measurement:
         return " ".join(filter(None, (self.split, f"{self.n_shot}-shot", self.classifier, layers, self.how)))
 
     @classmethod
-    def named(cls, name: str) -> Measurement:
+    def named(cls, name: str) -> Self:
         """Return the measurement of a name.
 
         >>> Measurement.named("test 5-shot centroid layers 2+3+4 fine-tuned").layers
@@ -115,7 +113,7 @@ class RunResult:
         """Return the epoch whose weights were measured."""
         return int(self.content["accuracies"][wanted.name]["epoch"])
 
-    def merged_with(self, before: RunResult) -> dict[str, Any]:
+    def merged_with(self, before: "RunResult") -> dict[str, Any]:
         """Return the content with earlier measurements of the same run."""
         accuracies = dict(before.content["accuracies"])
         for name, new in self.content["accuracies"].items():

@@ -1,7 +1,5 @@
 """Run jobs on an executor: order, time limit, runs that other processes hold, and progress."""
 
-from __future__ import annotations
-
 import math
 import signal
 import statistics

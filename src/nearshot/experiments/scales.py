@@ -1,7 +1,5 @@
 """The size of an experiment: the paper's own setting, or a smaller one that is labelled as such."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Tables for the terminal, Markdown, LaTeX and CSV, and figures as PNG and SVG."""
 
-from __future__ import annotations
-
 import csv
 import io
 import math
@@ -68,7 +66,7 @@ class Table:
         """Whether it shows any result of ours."""
         return any(_is_ours(row) for row in self.rows)
 
-    def without_empty_rows(self) -> Table:
+    def without_empty_rows(self) -> "Table":
         """Return the table without the rows that have no result, with a note of them; unchanged if none has."""
         if not self.has_ours:
             return self

@@ -10,8 +10,6 @@ three matrix products in all, and no distance is kept or computed twice. With l 
 and a distance's derivative flows to its two ends as ∂d²/∂a = 2(a − c) = −∂d²/∂c.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Any, NamedTuple
 

@@ -3,8 +3,6 @@
 In distillation a network learns what an earlier one, its teacher, answers (Hinton et al., 2015).
 """
 
-from __future__ import annotations
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor

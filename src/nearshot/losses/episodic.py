@@ -1,7 +1,5 @@
 """Prototypical and Matching Networks, and the ablations between them and NCA: losses on support and query images."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -7,8 +7,6 @@ are checked on the CPU only: reading a value from an accelerator makes the host 
 gives NaN out.
 """
 
-from __future__ import annotations
-
 import math
 
 import torch

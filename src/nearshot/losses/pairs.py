@@ -1,7 +1,5 @@
 """The number of pairs that a loss learns from, counted on its own choice of anchors and candidates."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Sequence

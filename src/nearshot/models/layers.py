@@ -3,12 +3,11 @@
 The heads are for training; evaluation uses the backbone's own embeddings.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from copy import deepcopy
 from functools import partial
+from typing import Self
 
 import torch
 import torch.nn.functional as F
@@ -60,7 +59,7 @@ class DropBlock(nn.Module):
         self.register_buffer("n_steps", torch.zeros((), dtype=torch.int64))  # weights files have it
 
     @classmethod
-    def for_input(cls, drop_rate: float, input_size: int) -> DropBlock:
+    def for_input(cls, drop_rate: float, input_size: int) -> Self:
         """Return one with Lee et al.'s squares: of 5 at 84×84 and of 2 at 32×32; here 2 for all inputs under 64."""
         return cls(drop_rate, 5 if input_size >= 64 else 2)
 

@@ -1,7 +1,5 @@
 """Which backbone "auto" is, and which one to recommend instead of another."""
 
-from __future__ import annotations
-
 import warnings
 
 from nearshot.models.efficientnet_lite import PHOTOS_EXTRA, weights_file

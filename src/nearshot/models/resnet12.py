@@ -1,7 +1,5 @@
 """The two networks called ResNet-12: that of the paper's experiments, and Lee et al.'s."""
 
-from __future__ import annotations
-
 import torch.nn.functional as F
 from torch import Tensor, nn
 

@@ -1,7 +1,5 @@
 """Backbones of the timm library, by `timm:<name>`; they need the extra of that name."""
 
-from __future__ import annotations
-
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext

@@ -6,8 +6,6 @@ linear classifier, `head.weight` and `head.bias`. Its metadata has `format` ("ne
 `spec`, a JSON object of name, input_size, mean, std, interpolation, crop and free-form notes.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Callable, Mapping

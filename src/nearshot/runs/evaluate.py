@@ -1,12 +1,10 @@
 """Evaluation of trained weights on a split."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import torch
 
@@ -95,7 +93,7 @@ class Request:
         return FeatureOptions(self.n_views, self.power, self.input_size)
 
     @property
-    def parts(self) -> list[Request]:
+    def parts(self) -> list["Request"]:
         """A request for each number of shots with each classifier."""
         return [
             replace(self, shots=(n_shot,), classifiers=(name,)) for n_shot in self.shots for name in self.classifiers
@@ -133,7 +131,7 @@ class Evaluation:
         return values if by_class is None else values | {"by_class": {n: one.as_dict() for n, one in by_class.items()}}
 
     @classmethod
-    def from_dict(cls, values: dict[str, Any]) -> Evaluation:
+    def from_dict(cls, values: dict[str, Any]) -> Self:
         """Return the evaluation of which `as_dict` gave the values."""
         own: dict[str, Any] = {"accuracy": Accuracy.from_dict(values["accuracy"]), "layers": tuple(values["layers"])}
         own["options"] = FeatureOptions(**values.get("options", {}))

@@ -1,7 +1,5 @@
 """Trained weights, of finished and unfinished runs, and the features that they give. Each split is embedded once."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path

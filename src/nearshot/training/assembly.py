@@ -1,7 +1,5 @@
 """The plan of a run: everything that is decided before its first step. `train` executes it, and a dry run prints it."""
 
-from __future__ import annotations
-
 import hashlib
 import math
 from collections.abc import Collection

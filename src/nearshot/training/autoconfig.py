@@ -4,8 +4,6 @@ Only settings that the caller names as automatic change, and each change is a me
 no batch of 512, and two validation classes make no 5-way episodes.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any

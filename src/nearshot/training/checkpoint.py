@@ -1,7 +1,5 @@
 """The progress of a run, and checkpoints: the complete state for an exact resume, in one file written atomically."""
 
-from __future__ import annotations
-
 import io
 import zipfile
 from pathlib import Path

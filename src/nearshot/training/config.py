@@ -7,15 +7,13 @@ Traceback (most recent call last):
 nearshot.errors.InputError: epochs must be at least 1, not 0.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 import tyro
 from torch import Tensor
@@ -223,7 +221,7 @@ class TrainConfig:
             object.__setattr__(self, "init", None)
         for one in dataclasses.fields(self):
             value = getattr(self, one.name)
-            if one.type in ("int", "int | None") and isinstance(value, float):  # 12.0, as of a spreadsheet, is 12
+            if one.type in (int, int | None) and isinstance(value, float):  # 12.0, as of a spreadsheet, is 12
                 if not value.is_integer():
                     raise InputError(f"{one.name} must be a whole number, not {value}.")
                 object.__setattr__(self, one.name, int(value))
@@ -268,7 +266,7 @@ class TrainConfig:
         return dict(json.loads(json.dumps(values, default=str)))
 
     @classmethod
-    def from_dict(cls, values: dict[str, Any]) -> TrainConfig:
+    def from_dict(cls, values: dict[str, Any]) -> Self:
         """Return the configuration with the settings that `as_dict` returned; missing settings get their default."""
         unknown = sorted(values.keys() - {item.name for item in dataclasses.fields(cls)})
         if unknown:

@@ -1,7 +1,5 @@
 """From stored images to features, for validation and `nearshot evaluate`."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import torch

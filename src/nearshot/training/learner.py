@@ -1,7 +1,5 @@
 """The network that is trained, with its heads, the moving average of its weights, and its teacher."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Sequence
 from typing import NamedTuple, Self, cast

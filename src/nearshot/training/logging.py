@@ -1,7 +1,5 @@
 """The log of a run: lines on the terminal, JSON lines in its folder, TensorBoard and Weights & Biases."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import math

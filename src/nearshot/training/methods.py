@@ -3,8 +3,6 @@
 To add a method, write its loss in `nearshot.losses` and one entry in `METHODS`.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

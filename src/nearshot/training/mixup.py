@@ -1,7 +1,5 @@
 """Mixup and CutMix: training images, or feature maps, that are made of two."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

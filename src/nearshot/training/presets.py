@@ -4,8 +4,6 @@ The paper's settings are those of its comparison table, as the published experim
 where they differ from the text.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from types import MappingProxyType

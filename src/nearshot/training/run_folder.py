@@ -12,8 +12,6 @@ result.json              the best epochs with their accuracies; only a finished 
 evaluations/             later measurements; those of an unfinished run have names that begin with "unfinished"
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import platform
@@ -23,7 +21,7 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from shlex import quote
-from typing import Any
+from typing import Any, Self
 
 import torch
 
@@ -93,7 +91,7 @@ class TrainingClasses:
     class_names: tuple[str, ...]
 
     @classmethod
-    def from_dict(cls, values: dict[str, Any]) -> TrainingClasses:
+    def from_dict(cls, values: dict[str, Any]) -> Self:
         """Return the classes of a record that `as_dict` made."""
         return cls(values["dataset"], tuple(values["classes"]))
 
@@ -101,7 +99,7 @@ class TrainingClasses:
         """Return the record in a run's folder and in the metadata of its weights."""
         return {"dataset": self.dataset, "classes": list(self.class_names)}
 
-    def with_earlier(self, earlier: TrainingClasses) -> TrainingClasses:
+    def with_earlier(self, earlier: "TrainingClasses") -> "TrainingClasses":
         """Return the classes with those of an earlier training, where an equal name is the same class."""
         if earlier.dataset != self.dataset and not {earlier.dataset, self.dataset} <= SOURCES.keys():
             return self

@@ -1,7 +1,5 @@
 """Stop signals: SIGTERM and Ctrl-C are noted, and acted upon between two steps."""
 
-from __future__ import annotations
-
 import signal
 import threading
 from collections.abc import Callable, Iterator

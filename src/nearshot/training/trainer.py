@@ -1,7 +1,5 @@
 """Training, from a configuration to a run's folder."""
 
-from __future__ import annotations
-
 import json
 import math
 import time

@@ -1,7 +1,5 @@
 """CIFAR-FS (Bertinetto et al., 2019): CIFAR-100's 60,000 images in 64, 16 and 20 classes."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from nearshot.data.datasets import source

@@ -1,7 +1,5 @@
 """Any folder of images: one folder per class, or a table of files and labels."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

@@ -6,8 +6,6 @@ alike, such as A, Α and А or c and C, only the first is kept, so that no train
 Images should not be flipped: many scripts have letters that are each other's mirror image.
 """
 
-from __future__ import annotations
-
 import unicodedata
 from functools import cache, partial
 from itertools import chain

@@ -1,7 +1,5 @@
 """miniImageNet (Vinyals et al., 2016), split by Ravi and Larochelle: 64, 16 and 20 classes, 600 images each."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import PurePosixPath
 

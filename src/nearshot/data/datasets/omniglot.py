@@ -1,7 +1,5 @@
 """Omniglot (Lake et al., 2015): 1,623 characters of 50 alphabets, 20 drawings each."""
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Literal
 

@@ -1,7 +1,5 @@
 """What the datasets share: images before they are read, a plan of the splits, and the layouts that recur."""
 
-from __future__ import annotations
-
 import _codecs
 import collections
 import csv

@@ -1,7 +1,5 @@
 """tieredImageNet (Ren et al., 2018): 351, 97 and 160 classes of ImageNet, far from each other in WordNet."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from nearshot.data.datasets import source

@@ -1,7 +1,5 @@
 """Draw a classifier: its support images, its answers, and the features of both on a plane."""
 
-from __future__ import annotations
-
 import base64
 import io
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """A scene as one matplotlib figure."""
 
-from __future__ import annotations
-
 import logging
 import math
 import textwrap

@@ -1,7 +1,5 @@
 """The paper's statements in its order: what it says and where, what is compared, and within which limits."""
 
-from __future__ import annotations
-
 import math
 import statistics
 from collections import Counter

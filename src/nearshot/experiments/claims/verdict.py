@@ -4,8 +4,6 @@ A statement sets limits to differences. It is confirmed if all 95 % intervals li
 lies outside after Bonferroni's correction. `docs/judging.md` has all rules, and `differences` the intervals.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 

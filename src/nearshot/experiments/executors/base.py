@@ -1,7 +1,5 @@
 """Executors run jobs: on this machine in `local`, on a Ray cluster in `ray`."""
 
-from __future__ import annotations
-
 import os
 import socket
 import sys

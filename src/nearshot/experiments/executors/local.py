@@ -1,7 +1,5 @@
 """Run jobs on this machine: in a process for each GPU or part of one, or for some cores of the CPU."""
 
-from __future__ import annotations
-
 import json
 import os
 import pickle

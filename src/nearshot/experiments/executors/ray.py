@@ -5,8 +5,6 @@ if the nodes share the run folder's file system, and starts anew if not. Results
 the machine that asked needs the folder of results.
 """
 
-from __future__ import annotations
-
 from contextlib import redirect_stderr, redirect_stdout
 from typing import Any
 

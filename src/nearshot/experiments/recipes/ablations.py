@@ -9,8 +9,6 @@ as row 4) and five (row 6), with soft assignment. The paper gives no numbers bey
 seed, five minutes each on an H200 at 84×84.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial

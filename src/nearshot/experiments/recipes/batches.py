@@ -13,8 +13,6 @@ so there are 30 runs a seed. Expected on CIFAR-FS, batch 512: NCA 62.84 / 77.07,
 paper gives no numbers, only the figure: PN and MN lie close to the curve. 14 runs a seed.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial

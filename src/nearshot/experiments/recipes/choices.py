@@ -19,8 +19,6 @@ saturating, for 5-shot episodes with m+n = 16.
 **methods**: a new entry in `METHODS` is a row here. Batches of 512 and 120 epochs, as in Figures 2 to 4.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -18,8 +18,6 @@ was best on the validation split. Expected on CIFAR-FS, 240 epochs: NCA is ahead
 and behind by 0.5 / 0.9 at epoch 240.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial

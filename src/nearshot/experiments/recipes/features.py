@@ -16,8 +16,6 @@ through batch norm together. Closest to that: 2 steps, with batch norm in traini
 the Mahalanobis matrix of `adaptation`, 5 steps at 1e-4, was chosen.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from nearshot.experiments.accuracy_table import PAPER_DATASETS, AccuracyRow, AccuracyTable

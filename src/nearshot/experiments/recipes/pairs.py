@@ -8,8 +8,6 @@ choice of anchors and candidates. The paper counts NCA's pairs on a batch with e
 trains on shuffled batches, whose expected numbers have a row of their own.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Any

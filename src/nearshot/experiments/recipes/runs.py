@@ -7,8 +7,6 @@ to end includes validation, files and everything else from the end of the first 
 column: from the call to its end, with loading and compiling.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from nearshot.evaluation import pool_seeds

@@ -1,7 +1,5 @@
 """The page: what its templates are given, from the results of all scales."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import json

@@ -5,8 +5,6 @@ differentiated like any other. `fuse` replaces the class of its blocks by a subc
 passes over memory. The activations of such a block, and the sequences around them, are not called.
 """
 
-from __future__ import annotations
-
 from typing import TypeVar, cast
 
 import torch

@@ -1,7 +1,5 @@
 """Batch norm with what surrounds it, in few passes over memory: on a GPU, where the kernels agree with PyTorch."""
 
-from __future__ import annotations
-
 import functools
 import logging
 import os

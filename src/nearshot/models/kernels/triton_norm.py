@@ -5,8 +5,6 @@ fixed order, so the same input gives the same bits. The second time the places a
 were read last are still in the cache.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

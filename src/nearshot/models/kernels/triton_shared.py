@@ -1,7 +1,5 @@
 """Parts of the kernels of batch norm and of the first convolution: the norm as a line, two outputs and gradients."""
 
-from __future__ import annotations
-
 from typing import NamedTuple, cast
 
 import torch

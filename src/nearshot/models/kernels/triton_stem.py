@@ -13,8 +13,6 @@ sums of G and of p, for which a patch ends in a one. So one pass over the gradie
 with small matrices.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch
