@@ -1,14 +1,14 @@
 """Numbers and arrays from NumPy are accepted."""
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import numpy as np
 import torch
 
 from clusters import FEATURES, LABELS
 from nearshot.data import EpisodeBatches, EpisodeShape
-from nearshot.evaluation import evaluate_features, evaluate_many
+from nearshot.evaluation import evaluate_features, evaluate_many, sample_episodes
 from nearshot.runs.evaluate import Request
 
 
@@ -20,6 +20,8 @@ def test_an_accuracy_by_numpys_numbers_is_json() -> None:
     many = evaluate_many(FEATURES, LABELS, n_shots=np.array([1, 5]), n_way=3, n_episodes=20)  # type: ignore[arg-type]
     assert [key.n_shot for key in many] == [1, 1, 1, 5, 5, 5]
     json.dumps([one.as_dict() for one in many.values()])
+    episodes = replace(sample_episodes(LABELS, n_episodes=20), seed=np.int64(3))
+    json.dumps(evaluate_features(FEATURES, LABELS, episodes=episodes).as_dict())
 
 
 def test_a_request_by_numpys_numbers_is_a_plain_one() -> None:

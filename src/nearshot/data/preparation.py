@@ -98,7 +98,7 @@ def prepare_folder(
     places = [Path(path).expanduser() for path in ([paths] if isinstance(paths, str | Path) else paths)]
     files = open_files(places)
     name = prepared_name(places[0], options.get("data_dir")) if name is None else name
-    side = _checked_side(name, side)
+    side = _checked_side(name, FOLDER_SIDE if side is None else side)
     plan = plan_folder(files, table=table, classes=classes, fractions=fractions, seed=seed)
     return prepare_plan(name, plan, side=side, origin=str(places[0].resolve()), **options)
 

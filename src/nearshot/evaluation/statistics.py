@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from nearshot.checks import convert_numpy_fields
 from nearshot.errors import InputError, LeakError
 from nearshot.text import counted
 
@@ -51,6 +52,9 @@ class Protocol:
     split: str | None = None
     fingerprint: str | None = None
     classes_left_out: int = 0
+
+    def __post_init__(self) -> None:
+        convert_numpy_fields(self)
 
     def __str__(self) -> str:
         treated = [word for word, done in (("centred", self.centred), ("normalised", self.normalised)) if done]

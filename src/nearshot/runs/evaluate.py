@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -125,8 +125,8 @@ class Evaluation:
 
     def as_dict(self) -> dict[str, Any]:
         """Return it as JSON can hold it."""
-        values = vars(self) | {"accuracy": self.accuracy.as_dict(), "options": vars(self.options)}
-        values["unfinished"] = None if self.unfinished is None else vars(self.unfinished)
+        values = vars(self) | {"accuracy": self.accuracy.as_dict(), "options": asdict(self.options)}
+        values["unfinished"] = None if self.unfinished is None else asdict(self.unfinished)
         by_class = values.pop("by_class")
         return values if by_class is None else values | {"by_class": {n: one.as_dict() for n, one in by_class.items()}}
 
