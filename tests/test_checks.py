@@ -20,7 +20,7 @@ def test_an_accuracy_by_numpys_numbers_is_json() -> None:
     many = evaluate_many(FEATURES, LABELS, n_shots=np.array([1, 5]), n_way=3, n_episodes=20)  # type: ignore[arg-type]
     assert [key.n_shot for key in many] == [1, 1, 1, 5, 5, 5]
     json.dumps([one.as_dict() for one in many.values()])
-    episodes = replace(sample_episodes(LABELS, n_episodes=20), seed=np.int64(3))
+    episodes = replace(sample_episodes(LABELS, n_episodes=20), seed=np.int64(3))  # type: ignore[arg-type]
     json.dumps(evaluate_features(FEATURES, LABELS, episodes=episodes).as_dict())
 
 
