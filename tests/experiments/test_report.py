@@ -203,7 +203,8 @@ def row_of(row: str) -> Row:
     numbers = [float(number) for number in re.findall(r"[+-]?\d+(?:\.\d+)?", part("numbers").replace("−", "-"))]
     ends = places(r'<path d="M([\d.]+) \d+H([\d.]+)" class="margin"')
     claimed = places(r'<rect x="([\d.]+)" width="([\d.]+)" height="\d+" class="claimed"')  # from, and how far
-    return Row(part("title"), part("pill"), numbers, ends, [sum(claimed[: i + 1]) for i in range(2)], part("reason"))
+    limits = [claimed[0], sum(claimed)] if claimed else []
+    return Row(part("title"), part("pill"), numbers, ends, limits, part("reason"))
 
 
 def test_every_claim_has_a_row_or_is_folded_away_as_not_run(page: Page) -> None:

@@ -57,9 +57,10 @@ class Executor(ABC):
     small: bool = False
 
     n_at_once = 1
+    accelerator = "auto"  # as in `Hardware`
 
     def __post_init__(self) -> None:
-        self.accelerator, self.n_sharing = "cuda" if self.gpus_per_run else "cpu", runs_per_gpu(self.gpus_per_run)
+        self.runs, self.n_sharing = Path(self.runs), runs_per_gpu(self.gpus_per_run)
 
     def prepare(self, jobs: Iterable[Job]) -> None:  # noqa: B027
         """Get ready for jobs before any is started; by default there is nothing to do."""

@@ -33,6 +33,7 @@ class LocalMachine(Executor):
         numbers = [str(number) for number in range(torch.cuda.device_count())]
         gpus = os.environ.get("CUDA_VISIBLE_DEVICES", ",".join(numbers)).split(",")[: len(numbers)]
         if gpus and self.gpus_per_run:
+            self.accelerator = "cuda"
             self.environments = [os.environ | {"CUDA_VISIBLE_DEVICES": gpu} for gpu in gpus * self.n_sharing]
         else:
             self.accelerator, self.n_sharing = "cpu", 1

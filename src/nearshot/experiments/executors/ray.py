@@ -26,7 +26,7 @@ class RayCluster(Executor):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.ray = connected_ray()
+        self.ray, self.accelerator = connected_ray(), "cuda" if self.gpus_per_run else "cpu"
         if not self._room():
             wanted = f"a CPU and {self.gpus_per_run:g} GPU" if self.gpus_per_run else "a CPU"
             raise NearshotError(f"No node of the Ray cluster has {wanted} to give; --gpus-per-run 0 trains on CPUs.")
