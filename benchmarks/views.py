@@ -1,9 +1,11 @@
 """What evaluation gains from views, a power transform and larger inputs: the trained NCA network on CIFAR-FS.
 
-    python benchmarks/views.py      # half an hour on a CPU; writes benchmarks/results/views.json and .md
+    python benchmarks/views.py                           # a quarter of an hour on a CPU
+    python benchmarks/views.py --input-sizes 96 108      # larger inputs as well
 
 Validation split, 5-way, nearest centroid. All rows have the same episodes, so that differences are paired. By default
-only the first 200 images of each validation class take part, and the first 100 of each training class make the centre.
+only the first 100 images of each class take part; those of the training classes make the centre. Writes
+benchmarks/results/views.json and .md after each row.
 """
 
 import argparse
@@ -26,21 +28,20 @@ BACKBONE = "resnet12-nca-cifar-fs"
 SHOTS = (1, 5)
 N_VIEWS = (1, 2, 4, 10)
 POWERS = (1.0, 0.5)
-INPUT_SIZES = (96, 108)
 PLAIN = "1 view"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=str(__doc__), formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data-dir", type=Path, help="where datasets live (default: ~/.cache/nearshot)")
-    parser.add_argument("--images", type=int, default=200, help="of each validation class")
-    parser.add_argument("--training-images", type=int, default=100, help="of each training class, for the centre")
+    parser.add_argument("--images", type=int, default=100, help="of each class")
+    parser.add_argument("--input-sizes", type=int, nargs="*", default=[], help="other sides of the input")
     parser.add_argument("--output", type=Path, default=RESULTS, help="the folder of the result")
     options = parser.parse_args()
     device = chosen_device(None)
     backbone = load_backbone(BACKBONE).to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
     images, labels = first_images(open_or_prepare("cifar-fs", "val", options.data_dir), options.images)
-    training, _ = first_images(open_or_prepare("cifar-fs", "train", options.data_dir), options.training_images)
+    training, _ = first_images(open_or_prepare("cifar-fs", "train", options.data_dir), options.images)
     usual = backbone.spec.input_size
     found: dict[str, dict[int, Accuracy]] = {}
 
@@ -49,7 +50,7 @@ def main() -> None:
         settings: dict[str, Any] = {"centre": centre, "split": "val", "progress": False}
         given = power_transform(features, power)
         found[name] = {shot: evaluate_features(given, labels, n_shot=shot, **settings) for shot in SHOTS}
-        print(name, *map(str, found[name].values()), flush=True)
+        write(found, options, device, len(images))
 
     of_training = embedded(backbone, training, 0, usual)
     total = torch.zeros(())
@@ -59,10 +60,10 @@ def main() -> None:
             for power in POWERS:
                 words = f"{n_views} view{'s' * (n_views > 1)}" + (f", power {power:g}" if power != 1 else "")
                 measure(words, total / n_views, of_training, power)
-    for size in INPUT_SIZES:
+    for size in options.input_sizes:
         backbone.set_input_size(size)
         measure(f"input size {size}", embedded(backbone, images, 0, size), embedded(backbone, training, 0, size))
-    write(found, options, device, len(images))
+    print((options.output / "views.md").read_text())
 
 
 def first_images(store: Store, n_images: int) -> tuple[Tensor, Tensor]:
@@ -106,7 +107,6 @@ def write(found: dict[str, dict[int, Accuracy]], options: argparse.Namespace, de
     report = {
         "backbone": BACKBONE,
         "images": options.images,
-        "training_images": options.training_images,
         "torch": torch.__version__,
         "device": device.type,
         "protocol": str(found[PLAIN][5].protocol),
@@ -115,7 +115,6 @@ def write(found: dict[str, dict[int, Accuracy]], options: argparse.Namespace, de
     options.output.mkdir(exist_ok=True, parents=True)
     (options.output / "views.json").write_text(json.dumps(report, indent=1) + "\n")
     (options.output / "views.md").write_text("\n".join(lines) + "\n")
-    print("\n".join(lines))
 
 
 if __name__ == "__main__":
