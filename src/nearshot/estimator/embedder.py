@@ -53,10 +53,13 @@ class Embedder:
             "efficientnet-lite0", `timm:<name>`, …. Or any other network in evaluation mode, called with images (image,
             3, side, side) normalised as for ImageNet. Or any function, called with a uint8 array (image, side, side,
             3). An attribute `input_size` of the latter two gives the side; the default is 224.
-        device, cache_dir, input_size, n_views: see `FewShotClassifier`. Only embeddings of a `Backbone` are cached, and
-            only a network has views; see `nearshot.data.augment`.
+        device: "cpu", "cuda", …; "auto" is a GPU if there is one.
+        cache_dir: a folder that caches embeddings of a `Backbone` by content; None for no cache.
         batch_size: how many images to embed at once; by default 8, and 256 on a GPU.
         copy: whether to copy a given network, so that the caller's is not moved or changed. False saves memory.
+        input_size: the side that images are resized to; by default the network's own.
+        n_views: the number of views of each image whose embeddings a network averages: the image, its mirror image, and
+            crops; see `nearshot.data.augment`.
 
     Attributes:
         centre: (dim,) the mean feature of the backbone's training set, if it is stored.
