@@ -1,4 +1,4 @@
-"""Ways to adapt to the support set (Appendix G): the trained NCA network on CIFAR-FS's validation split, 5-way 5-shot.
+"""Ways to adapt to the support set (Appendix G): the trained NCA network on CIFAR-FS, 5-way 5-shot.
 
 Batch norm frozen, or in training mode on the support set alone; one, two or five steps; the exact loss, or the
 published arithmetic; and a Mahalanobis matrix with several settings of its optimiser. All of them, and no adaptation,
@@ -7,8 +7,10 @@ positive pair.)
 
     python benchmarks/fine_tuning_variants.py     # minutes on a GPU
     python benchmarks/fine_tuning_variants.py --only "frozen, 2 steps" "support, 2 steps"
+    python benchmarks/fine_tuning_variants.py --split test --only "support, 2 steps"    # hours on a CPU
 
-Prints a table and writes benchmarks/results/fine-tuning-variants.json and .md; rows that the file has are kept.
+Prints a table and writes benchmarks/results/fine-tuning-variants.json and .md (with "-test" in the name for the test
+split); rows that the file has are kept.
 """
 
 import argparse
@@ -30,7 +32,8 @@ from nearshot.models import load_backbone
 from nearshot.runs.network import TrainedNetwork
 
 RESULTS = Path(__file__).parent / "results"
-NAME = "fine-tuning-variants"
+NAMES = {"val": "fine-tuning-variants", "test": "fine-tuning-variants-test"}  # of the result's files, by split
+SPLITS = {"val": "validation", "test": "test"}
 BACKBONE = "resnet12-nca-cifar-fs"
 PLAIN = "no adaptation"
 PUBLISHED = ", background 1e-10"
@@ -56,27 +59,28 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=str(__doc__), formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data-dir", type=Path, help="where datasets live (default: ~/.cache/nearshot)")
     parser.add_argument("--output", type=Path, default=RESULTS, help="the folder of the result")
+    parser.add_argument("--split", choices=SPLITS, default="val", help="test is for what validation chose")
     parser.add_argument("--episodes", type=int, default=600)
     parser.add_argument("--only", nargs="+", choices=VARIANTS, default=VARIANTS, metavar="VARIANT")
     options = parser.parse_args()
     device = chosen_device(None)
     network = TrainedNetwork(load_backbone(BACKBONE), BACKBONE, device=device, precision="float32")
-    store = open_or_prepare("cifar-fs", "val", options.data_dir)
+    store = open_or_prepare("cifar-fs", options.split, options.data_dir)
     asked: dict[str, Any] = {
         "n_shot": 5,
         "n_episodes": options.episodes,
         "centre": network.centre(),
-        "split": "val",
+        "split": options.split,
         "fingerprint": store.fingerprint,
         "progress": False,
     }
     plain = evaluate_features(network.features(store), store.labels, **asked)
-    add_row(options.output, PLAIN, row_of(plain, plain), options.episodes)
+    add_row(options, PLAIN, row_of(plain, plain))
     images = network.images(store).to(device) if any(name in FINE_TUNED for name in options.only) else None
     for name in options.only:
         found = adapted(name, network, store, images, asked)
         print(f"{name}: {found}; {compare(found, plain)}", flush=True)
-        report = add_row(options.output, name, row_of(found, plain), options.episodes)
+        report = add_row(options, name, row_of(found, plain))
     print(markdown(report))
 
 
@@ -99,33 +103,33 @@ def row_of(accuracy: Accuracy, plain: Accuracy) -> dict[str, Any]:
     }
 
 
-def add_row(output: Path, name: str, row: dict[str, Any], n_episodes: int) -> dict[str, Any]:
+def add_row(options: argparse.Namespace, name: str, row: dict[str, Any]) -> dict[str, Any]:
     """Put a row into the result's files and return the whole."""
-    file = output / f"{NAME}.json"
+    file = options.output / f"{NAMES[options.split]}.json"
     rows = json.loads(file.read_text())["rows"] if file.is_file() else {}
     rows[name] = row
     order = (PLAIN, *VARIANTS)
     report = {
         "backbone": BACKBONE,
         "dataset": "cifar-fs",
-        "split": "val",
-        "episodes": n_episodes,
+        "split": options.split,
+        "episodes": options.episodes,
         "torch": torch.__version__,
         "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
         "precision": "float32; on a GPU convolutions multiply in TF32, PyTorch's default",
         "rows": {one: rows[one] for one in sorted(rows, key=order.index)},
     }
-    output.mkdir(exist_ok=True, parents=True)
+    options.output.mkdir(exist_ok=True, parents=True)
     file.write_text(json.dumps(report) + "\n")
-    (output / f"{NAME}.md").write_text(markdown(report))
+    file.with_suffix(".md").write_text(markdown(report))
     return report
 
 
 def markdown(report: dict[str, Any]) -> str:
     """Return the table for the documentation."""
     lines = [
-        f"Adaptation of `{report['backbone']}` to the support set; CIFAR-FS's validation split, 5-way 5-shot, nearest "
-        f"centroid, {report['episodes']} episodes, the same for all rows; {report['device']}.",
+        f"Adaptation of `{report['backbone']}` to the support set; CIFAR-FS's {SPLITS[report['split']]} split, 5-way "
+        f"5-shot, nearest centroid, {report['episodes']} episodes, the same for all rows; {report['device']}.",
         "",
         "| adaptation | accuracy | paired difference from none |",
         "|---|---:|---:|",
