@@ -19,12 +19,12 @@ FOUND = {
     "paper": {
         "batch-size": 7, "pair-subsampling": 2, "ablations": 3, "comparison": 13, "classifiers": 4, "schedule": 2,
         "adaptation": 4, "supcon": 4, "pn-implementations": 5, "choices": 4, "floor": 3, "methods": 4,
-        "adaptation-steps": 4, "epochs": 11,
+        "adaptation-steps": 4, "snell-ways": 2, "epochs": 11, "last-epoch": 9,
     },
     "32px": {
         "batch-size": 30, "pair-subsampling": 14, "ablations": 21, "comparison": 1, "classifiers": 1, "schedule": 4,
         "adaptation": 1, "supcon": 1, "choices": 5, "floor": 24, "methods": 3, "adaptation-steps": 1,
-        "epochs": 1,
+        "epochs": 1, "last-epoch": 7,
     },
 }  # fmt: skip
 

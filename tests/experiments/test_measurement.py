@@ -102,6 +102,11 @@ def test_it_is_what_evaluating_each_alone_gives(place: Path) -> None:
     layers = found[Measurement("test", 5, "centroid", LAYERS, "fine-tuned")].accuracy.protocol
     assert layers.adapted is not None
     assert "layers_of" in layers.adapted
+    viewed = Measurement("val", 5, "centroid", how="2 views")
+    asked = Request(split="val", shots=(5,), classifiers=("centroid",), n_way=2, n_episodes=50, n_views=2)
+    accuracy = measure(run, [viewed])[viewed].accuracy.per_episode
+    assert torch.equal(accuracy, evaluate_run(opened(place), asked)[0].accuracy.per_episode)
+    assert not torch.equal(accuracy, found[Measurement("val", 5, "centroid")].accuracy.per_episode)
 
 
 def test_the_classes_of_a_split_make_up_its_accuracy(place: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from made_up import make_up
+from made_up import make_up, put
 from rich.console import Console
 from settings import TINY
 from tiny import prepare_tiny
@@ -15,11 +15,18 @@ from tiny_jobs import ThisProcess, done_in
 
 from nearshot.cli import main
 from nearshot.experiments import RECIPES, Reproduction, Results, reproduce
-from nearshot.experiments.identity import resolved
+from nearshot.experiments.identity import resolved, run_id
 from nearshot.experiments.jobs import TRAINING_IMAGES, images_of, jobs_of
+from nearshot.experiments.paper import figure_config
+from nearshot.experiments.recipe import Found, outputs_of
+from nearshot.experiments.recipes.comparison import ROWS
+from nearshot.experiments.recipes.strong import CANDIDATE, INGREDIENTS, config_with
 from nearshot.experiments.reproduce import ReproductionOptions
+from nearshot.experiments.results import RunResult
 from nearshot.experiments.scales import QUICK, Scale, smaller
-from nearshot.training import TrainConfig
+from nearshot.experiments.tables import Cell
+from nearshot.training import PRESETS, TrainConfig
+from nearshot.training.config import differences
 from nearshot.training.methods import make_batches
 
 
@@ -132,11 +139,11 @@ def test_recipes_share_runs() -> None:
 def test_all_datasets_are_those_that_each_recipe_has(tmp_path: Path) -> None:
     names, datasets = ("comparison", "supcon"), ("cifar-fs", "mini-imagenet", "tiered-imagenet")
     together = jobs_of([RECIPES[name] for name in names], "all", smaller(), range(2))
-    assert len({job.id for job in together}) == len(together) == 2 * (3 * 6 + 2 * 2)  # NCA is the comparison's
+    assert len({job.id for job in together}) == len(together) == 2 * (3 * 6 + 4 + 2 * 2)  # NCA is the comparison's
     make_up(tmp_path, names, smaller(), dataset="all")
     done = reproduce(names, dataset="all", seeds=1, results=tmp_path, tables_only=True)
     tables = [table.name for table in done.tables]
-    assert tables[:6:2] == [f"comparison-{dataset}" for dataset in datasets]
+    assert {f"comparison-{dataset}" for dataset in (*datasets, "mini-imagenet-84")} < {*tables}
     assert len(set(tables)) == len(tables)
     assert [claims.name for claims in done.claims] == [f"claims-{dataset}" for dataset in datasets]
 
@@ -153,6 +160,50 @@ def test_what_was_not_run_has_no_table(tmp_path: Path, capsys: pytest.CaptureFix
     assert ": schedule (mini-imagenet), runs (mini-imagenet, tiered-imagenet).\n" in capsys.readouterr().out
     made = {"schedule-cifar-fs", "runs-cifar-fs", "runs-accuracy-cifar-fs", "claims-cifar-fs"}
     assert {file.stem for file in tmp_path.glob("tables/*/*")} == made  # nothing is said of mini-imagenet
+
+
+def test_the_comparison_has_tables_for_84x84_files_of_mini_imagenet(tmp_path: Path) -> None:
+    """With the paper's rows for which there are such presets, and differences between them."""
+    found = Found(Results(tmp_path), smaller(), (0,))
+    for number, method in enumerate(("nca", "prototypical", "matching", "simpleshot")):
+        put(found.results, PRESETS[f"mini-imagenet-84-{method}"], 60.0 + number)
+    tables = {table.name: table for table in outputs_of(RECIPES["comparison"], found, "mini-imagenet").tables}
+    assert tables.keys() == {"comparison-mini-imagenet-84", "comparison-differences-mini-imagenet-84"}
+    accuracies, differences = tables.values()
+    assert [row[0] for row in accuracies.rows] == [*ROWS][2:]
+    assert [row[0] for row in differences.rows] == ["NCA − PN", "NCA − MN", "NCA − SimpleShot"]
+    gaps = [row[2].value for row in differences.rows if isinstance(row[2], Cell)]  # with one shot, on the test split
+    assert gaps == pytest.approx([-1.0, -2.0, -3.0], abs=0.1)
+
+
+def test_the_last_epoch_is_that_of_the_log_and_the_best_may_be_earlier(tmp_path: Path) -> None:
+    curves = {"nca": (60.0, 66.0, 61.0), "prototypical": (60.0, 62.0, 63.0)}
+    found = Found(Results(tmp_path), smaller(), (0,))
+    for method, curve in curves.items():
+        config = figure_config("cifar-fs", method, 512)
+        put(found.results, config, 60.0)
+        (run,) = found.runs(config)
+        both = [{f"{shot}-shot centroid": value + shot for shot in (1, 5)} for value in curve]
+        history = [{"epoch": 10 * number, "validation": one} for number, one in enumerate(both, 1)]
+        found.results.put(RunResult(run.content | {"history": history}))
+    (table,) = outputs_of(RECIPES["last-epoch"], found, "cifar-fs").tables
+    assert [row[:2] for row in table.rows] == [("as published", "1-shot"), ("as published", "5-shot")]
+    values = [[cell.value for cell in row if isinstance(cell, Cell)] for row in table.rows]
+    assert values == [[62.0, 64.0, -2.0, 3.0], [66.0, 68.0, -2.0, 3.0]]  # NCA, PN, NCA − PN at the last, at the best
+
+
+def test_an_ingredient_is_added_alone_and_left_out_alone() -> None:
+    """The plain recipe and the candidate differ from each of their rows in the settings of one ingredient."""
+    for dataset in RECIPES["strong"].datasets:
+        plain, candidate = config_with(dataset, ()), config_with(dataset, CANDIDATE)
+        settings = {name: {*differences(plain, config_with(dataset, [name]))} for name in INGREDIENTS}
+        assert all(settings.values())
+        for name in CANDIDATE:
+            without = config_with(dataset, [one for one in CANDIDATE if one != name])
+            assert {*differences(candidate, without)} == settings[name]
+        wanted = RECIPES["strong"].wanted(dataset)
+        assert len({run_id(config) for config in wanted}) == len(wanted) == 1 + len(INGREDIENTS) + 1 + len(CANDIDATE)
+        assert {one.split for measured in wanted.values() for one in measured} == {"val"}  # the test split is not read
 
 
 def test_a_scales_own_dataset_stands_for_all_of_them(tmp_path: Path) -> None:

@@ -36,7 +36,7 @@ TREATMENTS = {
     "normalised": Treatment(centred=False, normalised=True),
     "raw": Treatment(centred=False, normalised=False),
 }
-
+VIEWS = {"2 views": 2, "4 views": 4, "10 views": 10}  # of each image, whose embeddings are averaged
 
 # How a network is fine-tuned on a support set: with frozen batch norm, or in batch norm's training mode. With the
 # latter the loss sees the projection, as in the published experiments; with the former, the embedding.
@@ -65,16 +65,19 @@ def measure(
     """
     n_episodes = run.config.validation_episodes
     found: dict[Measurement, Evaluation] = {}
-    for one in sorted(wanted, key=lambda one: one.how not in TREATMENTS):  # what takes longest comes last
+    plain = TREATMENTS.keys() | VIEWS
+    for one in sorted(wanted, key=lambda one: one.how not in plain):  # what takes longest comes last
         request = Request(
             split=one.split,
             shots=(one.n_shot,),
             classifiers=(one.classifier,),
             layers=one.layers,
             n_way=run.config.validation_way,
-            n_episodes=n_episodes if one.how in TREATMENTS else min(n_episodes, adapted_episodes),
+            n_episodes=n_episodes if one.how in plain else min(n_episodes, adapted_episodes),
+            n_views=VIEWS.get(one.how, 1),
         )
-        found[one] = _measured(run, one, request) if one.how else evaluate_run(run, request)[0]
+        has_features = one.how in ("", *VIEWS)
+        found[one] = evaluate_run(run, request)[0] if has_features else _measured(run, one, request)
     return found
 
 

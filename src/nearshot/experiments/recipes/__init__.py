@@ -8,9 +8,11 @@ from nearshot.experiments.recipes import (
     batches,
     choices,
     comparison,
+    epochs,
     features,
     pairs,
     runs,
+    strong,
 )
 
 __all__ = ["RECIPES"]
@@ -18,8 +20,8 @@ __all__ = ["RECIPES"]
 _IN_ORDER = (
     *(pairs.RECIPE, batches.BATCHES, batches.SUBSAMPLING, ablations.RECIPE, comparison.COMPARE),
     *(features.CLASSIFY, choices.SCHEDULES, features.ADAPT, comparison.CONTRAST, comparison.IMPLEMENTATIONS),
-    *(choices.STATED_CHOICES, choices.FLOOR, choices.EVERY_METHOD, features.ADAPT_STEPS, comparison.EPOCHS),
-    runs.RECIPE,
+    *(choices.STATED_CHOICES, choices.FLOOR, choices.EVERY_METHOD, features.ADAPT_STEPS, comparison.SNELL),
+    *(epochs.EPOCHS, epochs.LAST_EPOCH, strong.RECIPE, runs.RECIPE),
 )
 RECIPES: Mapping[str, Recipe] = {recipe.name: recipe for recipe in _IN_ORDER}
 """Every table and figure, by name."""
