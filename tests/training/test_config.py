@@ -54,11 +54,7 @@ def test_names_of_runs_differ_where_settings_do() -> None:
     base = PRESETS["cifar-fs-nca"]
     names = {run_name(replace(base, seed=seed, temperature=t)) for seed in range(3) for t in (1.0, 0.5)}
     assert len(names) == 6
-    long = replace(base, decay=0.123, momentum=0.123, learning_rate=0.123, weight_decay=0.123, background=0.123)
-    shots = tuple(range(1, 30))
-    names = {run_name(replace(long, validation_shots=(*shots, last))) for last in (30, 31)}
-    assert len(names) == 2
-    assert max(map(len, names)) <= 120
+    assert len({run_name(replace(base, validation_shots=(*range(1, 30), last))) for last in (30, 31)}) == 2
 
 
 # The last value that is right, and the first that is wrong: one setting of each kind.

@@ -39,14 +39,13 @@ from nearshot.training.presets import PHOTOS, closest_preset
 __all__ = ["RunFolder", "best_epoch", "describe_environment", "folder_name", "run_name"]
 
 Best = dict[str, dict[str, Any]]  # by "5-shot centroid" and the like: the best epoch and its accuracy
-LONGEST_NAME = 120
 CLASSES = "training_classes.json"
 NOTE = "training_classes"  # the key in the metadata of weights
 _IN_PYTHON = "(in Python, resume=True or overwrite=True)"
 
 
 def run_name(config: TrainConfig) -> str:
-    """Return a folder's name for a configuration: the nearest preset and the differences from it.
+    """Return the name of a run in lists and tables: the nearest preset and the differences from it.
 
     >>> run_name(TrainConfig(seed=3))
     'default,seed=3'
@@ -54,10 +53,7 @@ def run_name(config: TrainConfig) -> str:
     preset, different = closest_preset(config)
     own = {name: dataset_name(str(value)) if name == "dataset" else value for name, (_, value) in different.items()}
     name = ",".join([preset, *(f"{key}={_short(value)}" for key, value in own.items())])
-    name = re.sub(r"[^\w.,=+-]", "-", name)
-    if len(name) <= LONGEST_NAME:
-        return name
-    return f"{name[: LONGEST_NAME - 9]}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
+    return re.sub(r"[^\w.,=+-]", "-", name)
 
 
 def folder_name(config: TrainConfig) -> str:
