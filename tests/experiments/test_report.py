@@ -348,7 +348,7 @@ def test_a_run_of_any_settings_is_among_ones_own(
     """Such as the example's, of a preset, and one on a folder of pictures, into which nothing is written."""
     assert main(["reproduce", "--collect", str(runs / "b-own"), "--results", str(tmp_path / "results")]) == 0
     out = capsys.readouterr().out
-    assert all(words in out for words in ("1-shot centroid", "results/own", "(the paper's setting)"))
+    assert all(words in out for words in ("1-shot centroid", "results/own", "(84×84 inputs, as in the paper)"))
     (result,) = Results(tmp_path / "results")
     of_folder = replace(result.config, dataset=str(tmp_path / "photos"))
     path = Results(tmp_path / "results").path(of_folder, "own")

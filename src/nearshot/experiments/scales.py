@@ -69,7 +69,7 @@ def _quick(config: TrainConfig) -> TrainConfig:
     )
 
 
-PAPER = Scale("paper", "the paper's setting", lambda config: config, is_papers=True)
+PAPER = Scale("paper", "84×84 inputs, as in the paper", lambda config: config, is_papers=True)
 """The paper's own setting."""
 QUICK_LABEL = (
     "QUICK: glyphs at 28×28, Conv-4 with 32 channels, 100 steps for 120 epochs, half the batch, 100 episodes where "

@@ -8,8 +8,8 @@ Validation split. The paper's tables report the epoch that was best on validatio
 1.3 / 0.6 points at epoch 180 and behind by 0.5 / 0.9 at epoch 240.
 
 **last-epoch**: NCA and PN at their last epoch with a warm-up, a learnt temperature, a cosine schedule or an average of
-the weights. Batches of 512 and 120 epochs, as in Figure 2, and the comparison's 240 epochs. Five minutes a run on an
-H200 at 84×84, ten for 240 epochs.
+the weights. Batches of 512 and 120 epochs, as in Figure 2, or 240. Five minutes a run on an H200 at 84×84, ten for 240
+epochs.
 """
 
 from collections.abc import Mapping, Sequence
@@ -38,7 +38,7 @@ EARLY = 0.75  # of the epochs: after the learning rate's drop, where NCA is at i
 # Of the table of last epochs: what differs from the settings of Figure 2.
 LASTING: dict[str, dict[str, Any]] = {
     "as published": {},
-    "as published, 240 epochs": {"epochs": 240},
+    "240 epochs": {"epochs": 240},
     "warm-up of 10 epochs": FLOORS["floor, warm-up of 10 epochs"],
     "temperature learnt from 640, exact loss": FLOORS["exact, temperature learnt from 640"],
     "cosine schedule": {"schedule": "cosine"},
@@ -46,30 +46,35 @@ LASTING: dict[str, dict[str, Any]] = {
 }
 
 
-def _curves(found: Found, config: TrainConfig, shot: int, classifier: str = "centroid") -> list[Mapping[int, float]]:
-    """Return the validation accuracies of each seed by epoch, from its log."""
+Curve = Mapping[int, float]  # accuracies by epoch
+BySeed = Mapping[int, float]  # accuracies
+
+
+def _curves(found: Found, config: TrainConfig, shot: int, classifier: str = "centroid") -> dict[int, Curve]:
+    """Return the validation accuracies of each seed, from its log."""
     name = f"{shot}-shot {classifier}"
-    return [
-        {line["epoch"]: line["validation"][name] for line in run.history if name in (line.get("validation") or {})}
-        for run in found.runs(config)
-    ]
+    curves = {}
+    for run in found.runs(config):
+        validated = (line for line in run.history if name in (line.get("validation") or {}))
+        curves[run.seed] = {line["epoch"]: line["validation"][name] for line in validated}
+    return {seed: curve for seed, curve in curves.items() if curve}
 
 
-def _row_curves(found: Found, dataset: str, row: str, shot: int) -> list[Mapping[int, float]]:
+def _row_curves(found: Found, dataset: str, row: str, shot: int) -> dict[int, Curve]:
     return _curves(found, row_config(dataset, row), shot, ROWS[row][1])
 
 
 def _epochs_table(found: Found, dataset: str) -> Table:
     """Return accuracies at the last epoch that was validated by three quarters of training, and at the last."""
     curves = {(row, shot): _row_curves(found, dataset, row, shot) for row in SHOWN for shot in SHOTS}
-    validated = sorted({epoch for row in SHOWN for curve in curves[row, SHOTS[0]] for epoch in curve})
+    validated = sorted({epoch for row in SHOWN for curve in curves[row, SHOTS[0]].values() for epoch in curve})
     early = [epoch for epoch in validated if epoch <= EARLY * validated[-1]]
     places = [(shot, epoch) for shot in SHOTS for epoch in (*early[-1:], *validated[-1:])]
 
-    def at(row: str, shot: int, epoch: int) -> list[float]:
-        return [curve[epoch] for curve in curves[row, shot] if epoch in curve]
+    def at(row: str, shot: int, epoch: int) -> BySeed:
+        return {seed: curve[epoch] for seed, curve in curves[row, shot].items() if epoch in curve}
 
-    rows: list[Row] = [(row, *(_mean_of_seeds(at(row, *place)) for place in places)) for row in SHOWN]
+    rows: list[Row] = [(row, *(_mean_of_seeds(found, at(row, *place)) for place in places)) for row in SHOWN]
     for name, pair in PAIRS.items():
         if set(pair) <= set(SHOWN):
             rows.append((name, *(_difference(*(at(row, *place) for row in pair)) for place in places)))
@@ -86,19 +91,24 @@ def _epochs_table(found: Found, dataset: str) -> Table:
     )
 
 
-def _mean_of_seeds(means: Sequence[float]) -> Cell:
-    if not means:
+def _mean_of_seeds(found: Found, by_seed: BySeed) -> Cell:
+    if not by_seed:
         return cell(None)
-    seeds = f" ({', '.join(f'{mean:.2f}' for mean in means)})" if len(means) > 1 else ""
-    return Cell(f"{fmean(means):.2f}{seeds}", fmean(means), details={"by seed": " ".join(map(str, means))})
+    means, n_asked = [*by_seed.values()], len(found.seeds)
+    about = [f"{len(means)} of {n_asked} seeds"] if len(means) < n_asked else []
+    about += [", ".join(f"{mean:.2f}" for mean in means)] if len(means) > 1 else []
+    text = f"{fmean(means):.2f}" + (f" ({': '.join(about)})" if about else "")
+    return Cell(text, fmean(means), details={"by seed": " ".join(map(str, means))})
 
 
-def _difference(firsts: Sequence[float], seconds: Sequence[float]) -> Cell:
+def _difference(firsts: BySeed, seconds: BySeed) -> Cell:
+    """Return the difference with Welch's interval; without one where a side has one seed, of the same seed."""
     if min(len(firsts), len(seconds)) > 1:
-        return difference_cell(welch_difference("", firsts, seconds))
-    if not firsts or not seconds:
+        return difference_cell(welch_difference("", [*firsts.values()], [*seconds.values()]))
+    both = [seed for seed in firsts if seed in seconds]
+    if not both:
         return cell(None)
-    value = firsts[0] - seconds[0]
+    value = firsts[both[0]] - seconds[both[0]]
     return Cell(signed(value), value, details={"seeds": 1})
 
 
@@ -108,7 +118,7 @@ def _draw_epochs(found: Found, dataset: str) -> Drawing:
     for axes, shot in zip(drawing.subplots(1, 2), SHOTS, strict=True):
         late = []
         for number, (name, row) in enumerate(DRAWN.items()):
-            curves, style = _row_curves(found, dataset, row, shot), style_of(number)
+            curves, style = [*_row_curves(found, dataset, row, shot).values()], style_of(number)
             late += [value for curve in curves for epoch, value in curve.items() if epoch >= config.epochs / 4]
             if not curves:
                 continue
@@ -143,8 +153,9 @@ def _last_table(found: Found, dataset: str) -> Table:
     rows: list[Row] = []
     for variant, shot in product(LASTING, SHOTS):
         sides = [_curves(found, _lasting_config(dataset, variant, method), shot) for method in ("nca", "prototypical")]
-        lasts, bests = ([[choose(curve) for curve in side] for side in sides] for choose in (_last, _best))
-        cells = (*map(_mean_of_seeds, lasts), _difference(*lasts), _difference(*bests))
+        lasts = [{seed: curve[max(curve)] for seed, curve in side.items()} for side in sides]
+        bests = [{seed: max(curve.values()) for seed, curve in side.items()} for side in sides]
+        cells = (*(_mean_of_seeds(found, last) for last in lasts), _difference(*lasts), _difference(*bests))
         rows.append((variant, f"{shot}-shot", *cells))
     return Table(
         f"last-epoch-{found.on(dataset)}",
@@ -157,14 +168,6 @@ def _last_table(found: Found, dataset: str) -> Table:
             "none with one seed.",
         ),
     )
-
-
-def _last(curve: Mapping[int, float]) -> float:
-    return curve[max(curve)]
-
-
-def _best(curve: Mapping[int, float]) -> float:
-    return max(curve.values())
 
 
 EPOCHS = Recipe(

@@ -12,7 +12,7 @@ fine-tuned (5-shot). Adaptation here is inductive: queries are classified with t
 on its own. The published experiments fine-tune for 2 steps (the paper says 5 epochs) and send support and queries
 through batch norm together. Closest to that: 2 steps, with batch norm in training mode on the support set alone.
 
-**adaptation-steps** (not in the paper): layers, batch norm and steps, each varied alone on the validation split, where
+**adaptation-steps** (beyond the paper): layers, batch norm and steps, each varied alone on the validation split, where
 the Mahalanobis matrix of `adaptation`, 5 steps at 1e-4, was chosen.
 """
 
@@ -140,4 +140,4 @@ ADAPT_STEPS = AccuracyTable(
     measured=True,
     paired=True,
     notes=(ABOUT_PAIRED % "the embedding",),
-).recipe("Not in the paper: which layers, and how many steps of fine-tuning")
+).recipe("Beyond the paper: which layers, and how many steps of fine-tuning")

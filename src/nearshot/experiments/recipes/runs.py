@@ -1,4 +1,4 @@
-"""Not in the paper: every run that has a result: its accuracy, what it ran on and how long it took.
+"""Beyond the paper: every run that has a result: its accuracy, what it ran on and how long it took.
 
     nearshot reproduce runs --dataset cifar-fs
 
@@ -65,7 +65,7 @@ def _accuracies(run: RunResult) -> Row:
 
 RECIPE = Recipe(
     name="runs",
-    title="Not in the paper: every run, with its accuracy, time and machine",
+    title="Beyond the paper: every run, with its accuracy, time and machine",
     datasets=("cifar-fs", "mini-imagenet", "tiered-imagenet"),
     wanted=lambda dataset: {},
     tables=_tables,
