@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from nearshot.models import build_backbone
 from nearshot.models.kernels import fuse
 from nearshot.models.kernels.ops import (
+    TOLERANCE,
     conv_norm_act,
     kernels_run,
     norm_act,
@@ -367,5 +368,5 @@ def test_a_difference_is_found_and_logged(
 
 
 def test_what_is_not_a_number_is_a_difference() -> None:
-    assert relative_difference(plain_stem, plain_stem, DEVICE) == 0
+    assert relative_difference(plain_stem, plain_stem, DEVICE) < TOLERANCE
     assert relative_difference(lambda *given: plain_stem(*given) * torch.nan, plain_stem, DEVICE) == torch.inf

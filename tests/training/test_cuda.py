@@ -11,10 +11,10 @@ from torch import Tensor
 
 from nearshot.data.augment import Augmentation
 from nearshot.data.loader import ImageFeed
-from nearshot.models import build_backbone
+from nearshot.models import build_backbone, save_backbone
 from nearshot.training import METHODS, Hardware, TrainConfig, train
 from nearshot.training.embedding import embed_images, images_at_once, in_one_size
-from nearshot.training.learner import Learner
+from nearshot.training.learner import Learner, Teacher
 from nearshot.training.step import Step, captured
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
@@ -51,7 +51,9 @@ ignore_torch = pytest.mark.filterwarnings("ignore:.*torch.jit.script_method:Depr
 def step_of(config: TrainConfig, hardware: Hardware = PLAIN) -> Step:
     torch.manual_seed(0)
     exact = replace(config, precision="float32")
-    return Step(hardware.fabric(exact), hardware, exact, Learner(exact, SIDE, N_CLASSES))
+    learner = Learner(exact, SIDE, N_CLASSES)
+    teacher = Teacher(exact, learner.backbone, ()) if exact.teacher else None
+    return Step(hardware.fabric(exact), hardware, exact, learner, teacher)
 
 
 def values_of(step: Step) -> list[Tensor]:
@@ -77,6 +79,18 @@ def check_same_steps(config: TrainConfig, hardware: Hardware) -> None:
 def test_a_graph_does_what_the_step_does(name: str) -> None:
     """Capturing leaves no trace, and replays take the same steps."""
     check_same_steps(VARIANTS[name], PLAIN)
+
+
+def test_a_graph_asks_the_teacher(tmp_path: Path) -> None:
+    file = tmp_path / "teacher.safetensors"
+    save_backbone(build_backbone("conv4-32", input_size=SIDE), file)
+    check_same_steps(replace(TINY, teacher=str(file)), PLAIN)
+
+
+@pytest.mark.parametrize("backbone", ["conv4-32", "resnet12"])
+def test_a_fused_step_mixes_what_a_plain_one_does(backbone: str) -> None:
+    config = replace(VARIANTS["mixed"], backbone=backbone, background=0.0, temperature=100.0, rotation_weight=1.0)
+    check_same_steps(config, Hardware(fuse=True))
 
 
 @ignore_torch
