@@ -22,7 +22,7 @@ from nearshot.estimator.support import PAIRS_AT_ONCE
 from nearshot.evaluation import CLASSIFIERS, prepare_features, sample_episodes
 from nearshot.models import save_backbone
 
-NAMES = ("centroid", "soft", "knn", "ridge")
+NAMES = tuple(CLASSIFIERS)
 
 
 @pytest.mark.parametrize("n_shot", [1, 5])

@@ -26,6 +26,7 @@ from nearshot.estimator.leave_one_out import (
 )
 from nearshot.estimator.novelty import TYPICAL_BY_SCORE, choose_threshold, held_out_novelties
 from nearshot.estimator.support import Support
+from nearshot.evaluation import CLASSIFIERS
 
 SIZES = st.lists(st.integers(1, 45), min_size=1, max_size=5)
 
@@ -120,7 +121,7 @@ def test_a_temperature_where_every_answer_is_right_or_wrong() -> None:
     assert choose_temperature(scores * 1e6, right) > 0  # and nothing overflows
 
 
-@pytest.mark.parametrize("classifier", ["centroid", "soft", "knn", "ridge"])
+@pytest.mark.parametrize("classifier", CLASSIFIERS)
 @pytest.mark.parametrize(
     ("n_shot", "spread"),
     [(1, 0.7), (5, 1.4), *(pytest.param(*one, marks=pytest.mark.slow) for one in [(2, 1.0), (10, 1.4)])],
@@ -140,7 +141,7 @@ def test_probabilities_are_as_right_as_they_say(classifier: Any, n_shot: int, sp
     assert np.mean(stated) == pytest.approx(np.mean(right), abs=off)
 
 
-@pytest.mark.parametrize("classifier", ["centroid", "soft", "knn", "ridge"])
+@pytest.mark.parametrize("classifier", CLASSIFIERS)
 def test_the_estimate_is_what_leaving_out_by_hand_gives(classifier: Any) -> None:
     drawn = clouds(3, spread=1.3)
     n_right = 0

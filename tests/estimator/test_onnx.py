@@ -3,6 +3,7 @@
 import json
 import sys
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from nearshot.data.images import Pixels, fit_to_square
 from nearshot.errors import InputError, MissingExtraError
 from nearshot.estimator import FewShotClassifier
 from nearshot.estimator.onnx import Resize, export_onnx, to_onnx
+from nearshot.evaluation import CLASSIFIERS
 from nearshot.models import Backbone, build_backbone
 
 onnx = pytest.importorskip("onnx")
@@ -93,10 +95,7 @@ def labelled(n: int = 4, side: int = SIDE) -> tuple[list[Pixels], list[str]]:
     ("classifier", "normalise"),
     [
         ("knn", False),
-        *(
-            pytest.param(*one, marks=SLOW)
-            for one in [("centroid", False), ("soft", True), ("knn", True), ("ridge", False)]
-        ),
+        *(pytest.param(*one, marks=SLOW) for one in product(CLASSIFIERS, (False, True)) if one != ("knn", False)),
     ],
 )
 def test_ties_are_decided_alike(classifier: Any, normalise: bool, tmp_path: Path) -> None:

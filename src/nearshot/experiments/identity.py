@@ -7,7 +7,7 @@ from typing import Any
 
 from nearshot.training import TrainConfig
 from nearshot.training.config import BatchKind
-from nearshot.training.methods import batch_kind, resolve_method
+from nearshot.training.methods import IGNORED, batch_kind, resolve_method
 
 # Settings that change what is measured during training, but not the weights.
 VALIDATION_SETTINGS = ("validate_every", *(f"validation_{name}" for name in ("episodes", "shots", "way", "queries")))
@@ -48,9 +48,9 @@ def resolved(config: TrainConfig) -> dict[str, Any]:
         batches = ["episodes", shape.n_way, shape.images_per_class, shape.n_shot if has_roles else None]
     else:
         batches = [kind, config.batch_size]
-    if has_own_loss(config) or name == "simpleshot":
-        unused.update(LOSS_SETTINGS)
-    unused.update(("background", "distance") if name == "supcon" else ("supcon_variant",))
+    unused.update(LOSS_SETTINGS if has_own_loss(config) else IGNORED.get(name, ()))
+    if name != "supcon":
+        unused.add("supcon_variant")
     if config.optimiser == "adam":
         unused.update(("momentum", "nesterov"))
     if config.schedule != "steps":

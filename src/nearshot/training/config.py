@@ -270,7 +270,8 @@ class TrainConfig:
         """Return the configuration with the settings that `as_dict` returned; missing settings get their default."""
         unknown = sorted(values.keys() - {item.name for item in dataclasses.fields(cls)})
         if unknown:
-            raise InputError(f"A training configuration has no setting {unknown[0]!r}.")
+            message = f"A training configuration has no setting {unknown[0]!r}."
+            raise InputError(f"{message} If another version of nearshot wrote it, use that version, or delete it.")
         inner = {"augmentation": Augmentation(**values["augmentation"])} if "augmentation" in values else {}
         return cls(**values | inner)
 

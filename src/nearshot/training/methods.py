@@ -111,9 +111,13 @@ METHODS: Mapping[str, Method] = MappingProxyType(
 )
 """The training methods by name; `TrainConfig.method` may also be an `OwnLoss`."""
 
-# Settings that only some methods have, and settings that a method ignores. Elsewhere they must keep their defaults.
+# Settings that only some methods have, and settings that a method's loss ignores. Such a setting must keep its default,
+# except for `background`, which the paper's presets set for all methods.
 ONLY = {"keep_positives": ("nca",), "keep_negatives": ("nca",), "cross_entropy_weight": ("nca",)}
-IGNORED = {"simpleshot": ("projection", "learn_temperature", "temperature", "distance"), "supcon": ("distance",)}
+IGNORED = {
+    "simpleshot": ("projection", "learn_temperature", "temperature", "distance", "background"),
+    "supcon": ("distance", "background"),
+}
 
 
 def has_linear_head(config: TrainConfig) -> bool:
@@ -140,7 +144,7 @@ def resolve_method(config: TrainConfig) -> Method:
         raise InputError(f"{method.title} are trained on episodes; batches must not be {kind!r}.")
     for setting in ignored:
         neutral = getattr(TrainConfig, setting)
-        if getattr(config, setting) != neutral:
+        if setting != "background" and getattr(config, setting) != neutral:
             raise InputError(f"{setting} is not a setting of the method {name}; leave it at {neutral}.")
     if config.cross_entropy_weight and (config.keep_positives < 1 or config.keep_negatives < 1):
         raise InputError("cross_entropy_weight does not go together with keep_positives or keep_negatives under 1.")
