@@ -143,7 +143,8 @@ def test_all_datasets_are_those_that_each_recipe_has(tmp_path: Path) -> None:
     make_up(tmp_path, names, smaller(), dataset="all")
     done = reproduce(names, dataset="all", seeds=1, results=tmp_path, tables_only=True)
     tables = [table.name for table in done.tables]
-    assert {f"comparison-{dataset}" for dataset in (*datasets, "mini-imagenet-84")} < {*tables}
+    shown = [*datasets[:2], "mini-imagenet-84", datasets[2]]
+    assert tables[:8:2] == [f"comparison-{name}" for name in shown]
     assert len(set(tables)) == len(tables)
     assert [claims.name for claims in done.claims] == [f"claims-{dataset}" for dataset in datasets]
 

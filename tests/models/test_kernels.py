@@ -368,5 +368,6 @@ def test_a_difference_is_found_and_logged(
 
 
 def test_what_is_not_a_number_is_a_difference() -> None:
-    assert relative_difference(plain_stem, plain_stem, DEVICE) < TOLERANCE
+    same = relative_difference(plain_stem, plain_stem, DEVICE)
+    assert same == 0 if DEVICE.type == "cpu" else same < TOLERANCE  # on a GPU, one side is in bfloat16
     assert relative_difference(lambda *given: plain_stem(*given) * torch.nan, plain_stem, DEVICE) == torch.inf

@@ -105,8 +105,9 @@ def _wanted(dataset: str) -> Wanted:
     """Return the runs that other recipes share first."""
     wanted: dict[TrainConfig, Sequence[Measurement]] = {}
     for presets, table in _tables_of(dataset).items():
+        of_table = table.wanted(dataset)
         configs = (PRESETS[name] for method in ORDER if (name := f"{presets}-{method}") in PRESETS)
-        wanted |= {config: table.wanted(dataset)[config] for config in configs}
+        wanted |= {config: of_table[config] for config in configs}
     return wanted
 
 
