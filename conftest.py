@@ -23,7 +23,6 @@ if not torch.cuda.is_available():
 NEEDED = {
     "triton": ["src/nearshot/models/kernels/triton_*.py"],
     "griffe": ["docs/doctests.py"],
-    "mkdocs": ["docs/report.py"],
     "nbconvert": ["docs/notebook_pages.py"],
 }
 collect_ignore_glob = [pattern for module, patterns in NEEDED.items() if not find_spec(module) for pattern in patterns]

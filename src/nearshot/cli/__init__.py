@@ -30,9 +30,7 @@ COMMANDS = {
     "export": "Export a classifier to one file, for nearshot or ONNX.",
     "suggest": "Suggest photos to label next, and labels that look wrong.",
     "app": "Sort photos on a page in your browser.",
-    "show": "Draw a classifier's images and decisions, as a page or an image.",
     "reproduce": "Regenerate tables and figures of the paper.",
-    "report": "Write one HTML page of all results.",
 }
 HOW_TO_RESUME = {
     "data": " Run the same command again to resume.",
