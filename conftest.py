@@ -9,25 +9,29 @@ import pytest
 import torch
 from hypothesis import settings
 
-# One thread per process, also in the processes that tests start: threads of several processes on two cores wait for
-# each other.
+# One thread per process, also in the processes that tests start: threads of several processes on
+# two cores wait for each other.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 torch.set_num_threads(1)
 
-# Where there is no GPU, Triton interprets its kernels, which is slow, and enough to test them. It looks at this when it
-# is imported.
+# Where there is no GPU, Triton interprets its kernels, which is slow, and enough to test them. It
+# looks at this when it is imported.
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
-# Kernels for a GPU: what imports them asks first whether Triton is there. And what builds the documentation.
+# Kernels for a GPU: what imports them asks first whether Triton is there. And what builds the
+# documentation.
 NEEDED = {
     "triton": ["src/nearshot/models/kernels/triton_*.py"],
     "griffe": ["docs/doctests.py"],
     "nbconvert": ["docs/notebook_pages.py"],
 }
-collect_ignore_glob = [pattern for module, patterns in NEEDED.items() if not find_spec(module) for pattern in patterns]
+collect_ignore_glob = [
+    pattern for module, patterns in NEEDED.items() if not find_spec(module) for pattern in patterns
+]
 
-# In the background of a script Ctrl-C is ignored, and Python then leaves it at that. Some tests send it.
+# In the background of a script Ctrl-C is ignored, and Python then leaves it at that. Some tests
+# send it.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 

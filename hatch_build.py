@@ -1,7 +1,7 @@
 """The package's page on PyPI: addresses of the project, and a README whose links and images work there.
 
-The address is that of the clone's remote `origin`, so a fork's page links to the fork. A source distribution keeps the
-result in its metadata.
+The address is that of the clone's remote `origin`, so a fork's page links to the fork. A source
+distribution keeps the result in its metadata.
 """
 
 import re
@@ -19,7 +19,10 @@ class ProjectPage(MetadataHookInterface):
 
     def update(self, metadata: dict[str, Any]) -> None:
         """Set the fields; without a remote on the web, links stay relative."""
-        address, text = _repository(self.root), Path(self.root, "README.md").read_text(encoding="utf-8")
+        address, text = (
+            _repository(self.root),
+            Path(self.root, "README.md").read_text(encoding="utf-8"),
+        )
         metadata["urls"] = {"Paper": PAPER}
         if address is not None:
             text = re.sub(r"(!\[[^]]*\]\()(?!\w+:)", rf"\g<1>{address}/raw/HEAD/", text)
@@ -40,5 +43,7 @@ def _repository(root: str) -> str | None:
         remote = subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()  # noqa: S603
     except (OSError, subprocess.CalledProcessError):  # no git, no clone, or no remote
         return None
-    found = re.fullmatch(r"(?:https://(?:[^@/]+@)?|(?:ssh://)?git@)([\w.-]+)[:/](.+?)(?:\.git)?/?", remote)
+    found = re.fullmatch(
+        r"(?:https://(?:[^@/]+@)?|(?:ssh://)?git@)([\w.-]+)[:/](.+?)(?:\.git)?/?", remote
+    )
     return f"https://{found[1]}/{found[2]}" if found else None

@@ -1,10 +1,12 @@
 """Images a second through `augment`, from stores of 32×32 and 84×84 to 84×84, on a CPU or, where there is one, CUDA.
 
-A training step waits for its batch, so the augmentation has to be far quicker than the network. On CUDA it is timed as
-it is called, and replayed as a captured graph, where the host's time for launching it does not count. The floor is the
-time to make the result's bytes once, by a fill of the same size.
+A training step waits for its batch, so the augmentation has to be far quicker than the network. On
+CUDA it is timed as it is called, and replayed as a captured graph, where the host's time for
+launching it does not count. The floor is the time to make the result's bytes once, by a fill of the
+same size.
 
-    python benchmarks/augmentation.py       # prints a table, writes benchmarks/results/augmentation-<cpu|cuda>.json
+    python benchmarks/augmentation.py       # prints a table, writes
+    benchmarks/results/augmentation-<cpu|cuda>.json
 """
 
 import argparse
@@ -29,9 +31,16 @@ RESULTS = Path(__file__).parent / "results"
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=str(__doc__), formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=str(__doc__), formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     default = "cuda" if torch.cuda.is_available() else "cpu"
-    parser.add_argument("--device", choices=("cpu", "cuda"), default=default, help="by default CUDA where there is one")
+    parser.add_argument(
+        "--device",
+        choices=("cpu", "cuda"),
+        default=default,
+        help="by default CUDA where there is one",
+    )
     device = torch.device(parser.parse_args().device)
     rows = [measure(side, kind, device) for side in SIDES for kind in KINDS]
     report: dict[str, object] = {
@@ -112,7 +121,9 @@ HEADINGS = ("store", "augmentation", "images/s", "as a graph", "a fill of the re
 
 def markdown(report: dict[str, object], rows: list[dict[str, float | str]]) -> str:
     """Return the table for the documentation."""
-    where = report["device"] if report["device"] != "cpu" else f"{report['threads']} threads of a CPU"
+    where = (
+        report["device"] if report["device"] != "cpu" else f"{report['threads']} threads of a CPU"
+    )
     lines = [
         f"Augmentation: {report['what']}; torch {report['torch']}, {where}. In images a second.",
         "",

@@ -1,11 +1,12 @@
 """Damage files that nearshot reads back, and see what happens: python benchmarks/damage.py [--copies 200].
 
-Every reader gets copies of a good file in which a bit is flipped, a block is zeroed or duplicated, or the end is cut
-off. The outcome must be one of
+Every reader gets copies of a good file in which a bit is flipped, a block is zeroed or duplicated,
+or the end is cut off. The outcome must be one of
 - equal: the damage does not matter, and the content is the same;
 - recomputed: a cache computes the entry again;
 - refused: one sentence (an error of nearshot).
-Anything else (a traceback, or another content) is a bug. Written are benchmarks/results/damage.json and .md.
+Anything else (a traceback, or another content) is a bug. Written are benchmarks/results/damage.json
+and .md.
 """
 
 import argparse
@@ -41,9 +42,9 @@ from nearshot.evaluation import (
     save_features,
     write_episodes,
 )
-from nearshot.experiments.results import Results, result_of
 from nearshot.io import _checksum
 from nearshot.models import build_backbone, save_backbone
+from nearshot.paper.results import Results, result_of
 from nearshot.training import RunFolder, TrainConfig, train
 from nearshot.training.checkpoint import read_checkpoint
 
@@ -109,19 +110,33 @@ def make_files(folder: Path) -> dict[str, Reader]:
     torch.manual_seed(0)
     backbone = build_backbone("conv4-32", input_size=16).eval()
     save_backbone(backbone, folder / "weights.safetensors", training_mean=torch.ones(32))
-    images, labels = [rng.integers(0, 255, (16, 16, 3), dtype=np.uint8) for _ in range(8)], list("aabbccdd")
-    FewShotClassifier(folder / "weights.safetensors", device="cpu").fit(images, labels).save(folder / "b.safetensors")
+    images, labels = (
+        [rng.integers(0, 255, (16, 16, 3), dtype=np.uint8) for _ in range(8)],
+        list("aabbccdd"),
+    )
+    FewShotClassifier(folder / "weights.safetensors", device="cpu").fit(images, labels).save(
+        folder / "b.safetensors"
+    )
     classes = torch.arange(8).repeat_interleave(20)
-    features = FeatureSet(torch.randn(160, 16, generator=generator), classes, split="val", fingerprint="f")
+    features = FeatureSet(
+        torch.randn(160, 16, generator=generator), classes, split="val", fingerprint="f"
+    )
     save_features(features, folder / "features.safetensors")
     np.savez(folder / "plain.npz", features=features.features.numpy(), labels=classes.numpy())
-    np.savez_compressed(folder / "compressed.npz", features=features.features.numpy(), labels=classes.numpy())
+    np.savez_compressed(
+        folder / "compressed.npz", features=features.features.numpy(), labels=classes.numpy()
+    )
     episodes = sample_episodes(classes, n_way=3, n_shot=1, n_query=3, n_episodes=50)
     write_episodes(episodes, folder / "episodes.safetensors", fingerprint="f")
     cached = rng.standard_normal(64).astype(np.float32)
     EmbeddingCache(folder / "cache", "key", 64).put("image", cached)
     config = TrainConfig(
-        dataset="photos", backbone="conv4-32", epochs=2, batch_size=16, validation_way=2, validation_episodes=20
+        dataset="photos",
+        backbone="conv4-32",
+        epochs=2,
+        batch_size=16,
+        validation_way=2,
+        validation_episodes=20,
     )
     auto = ("batch_size", "validation_shots", "validation_queries")
     train(config, folder=folder / "run", data_dir=data, auto=auto, show=False, checkpoint_seconds=0)
@@ -131,12 +146,22 @@ def make_files(folder: Path) -> dict[str, Reader]:
         return classifier.predict_proba(images), list(classifier.classes_)
 
     def features_of(name: str) -> Callable[[Path], Any]:
-        return lambda at: evaluate_features(load_features(at / name), n_way=3, n_query=5, n_episodes=50).per_episode
+        return lambda at: (
+            evaluate_features(
+                load_features(at / name), n_way=3, n_query=5, n_episodes=50
+            ).per_episode
+        )
 
     def store_of(at: Path) -> Any:
         store = Store(at / "data/photos/16/train")
         store.verify()
-        return np.array(store.images), store.labels, store.class_names, store.image_names, store.fingerprint
+        return (
+            np.array(store.images),
+            store.labels,
+            store.class_names,
+            store.image_names,
+            store.fingerprint,
+        )
 
     def weights_of(at: Path) -> Any:
         return load_backbone(at / "weights.safetensors").state_dict()
@@ -153,7 +178,10 @@ def make_files(folder: Path) -> dict[str, Reader]:
             found = list(Results(at / "results"))
         if not found:
             raise FileFormatError("The result is damaged.")
-        return {name: found[0].content[name] for name in ("config", "fingerprints", "history", "accuracies")}
+        return {
+            name: found[0].content[name]
+            for name in ("config", "fingerprints", "history", "accuracies")
+        }
 
     def checkpoint_of(at: Path) -> Any:
         return read_checkpoint(at / "run/checkpoint.pt")
@@ -173,17 +201,27 @@ def make_files(folder: Path) -> dict[str, Reader]:
         "checkpoint": Reader("run/checkpoint.pt", checkpoint_of),
         "weights": Reader("weights.safetensors", weights_of),
         "bundle": Reader("b.safetensors", answers),
-        "features (.safetensors)": Reader("features.safetensors", features_of("features.safetensors")),
+        "features (.safetensors)": Reader(
+            "features.safetensors", features_of("features.safetensors")
+        ),
         "features (.npz)": Reader("plain.npz", features_of("plain.npz")),
         "features (compressed .npz)": Reader("compressed.npz", features_of("compressed.npz")),
         "episodes": Reader("episodes.safetensors", episodes_of),
         "a project of the app": Reader("app/project.json", project_of),
         "a result": Reader(str(result.relative_to(folder)), result_of_run),
-        "embedding cache": Reader(str(cache), lambda at: EmbeddingCache(at / "cache", "key", 64).get("image")),
+        "embedding cache": Reader(
+            str(cache), lambda at: EmbeddingCache(at / "cache", "key", 64).get("image")
+        ),
         **{name: Reader(file, store_of) for name, file in store},
-        "a run's config.json": Reader("run/config.json", lambda at: RunFolder(at / "run").read_config()),
-        "a run's classes": Reader("run/training_classes.json", lambda at: RunFolder(at / "run").read_trained_on()),
-        "a run's result.json": Reader("run/result.json", lambda at: RunFolder(at / "run").read_best()),
+        "a run's config.json": Reader(
+            "run/config.json", lambda at: RunFolder(at / "run").read_config()
+        ),
+        "a run's classes": Reader(
+            "run/training_classes.json", lambda at: RunFolder(at / "run").read_trained_on()
+        ),
+        "a run's result.json": Reader(
+            "run/result.json", lambda at: RunFolder(at / "run").read_best()
+        ),
     }
 
 
@@ -195,9 +233,17 @@ def same(one: Any, other: Any) -> bool:
     if isinstance(one, torch.Tensor):
         one, other = one.numpy(), other.numpy() if isinstance(other, torch.Tensor) else other
     if isinstance(one, np.ndarray):
-        return isinstance(other, np.ndarray) and one.dtype == other.dtype and np.array_equal(one, other, equal_nan=True)
+        return (
+            isinstance(other, np.ndarray)
+            and one.dtype == other.dtype
+            and np.array_equal(one, other, equal_nan=True)
+        )
     if isinstance(one, dict):
-        return isinstance(other, dict) and one.keys() == other.keys() and all(same(one[k], other[k]) for k in one)
+        return (
+            isinstance(other, dict)
+            and one.keys() == other.keys()
+            and all(same(one[k], other[k]) for k in one)
+        )
     if isinstance(one, list | tuple):
         return type(one) is type(other) and len(one) == len(other) and all(map(same, one, other))
     return bool(one == other)
@@ -247,7 +293,10 @@ def table(found: dict[str, dict[str, Counter[str]]]) -> str:
     """Return the outcomes as a Markdown table."""
     lines = [f"| file | {' | '.join(DAMAGES)} |", f"|---|{'---|' * len(DAMAGES)}"]
     for name, kinds in found.items():
-        cells = [", ".join(f"{n} {what}" for what, n in sorted(counts.items())) for counts in kinds.values()]
+        cells = [
+            ", ".join(f"{n} {what}" for what, n in sorted(counts.items()))
+            for counts in kinds.values()
+        ]
         lines.append(f"| {name} | {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 
@@ -268,11 +317,15 @@ def costs(folder: Path) -> list[dict[str, Any]]:
     backbone = build_backbone("resnet12", input_size=32).eval()
     save_backbone(backbone, folder / "large.safetensors")
     labels = torch.arange(20).repeat_interleave(600)
-    save_features(FeatureSet(torch.randn(12_000, 640), labels), folder / "large-features.safetensors")
+    save_features(
+        FeatureSet(torch.randn(12_000, 640), labels), folder / "large-features.safetensors"
+    )
     optimiser = torch.optim.SGD(backbone.parameters(), momentum=0.9)
     backbone(images).square().mean().backward()
     optimiser.step()
-    torch.save({"learner": backbone.state_dict(), "optimiser": optimiser.state_dict()}, folder / "large.pt")
+    torch.save(
+        {"learner": backbone.state_dict(), "optimiser": optimiser.state_dict()}, folder / "large.pt"
+    )
 
     def resume() -> None:
         state = torch.load(folder / "large.pt", weights_only=True)
@@ -310,21 +363,30 @@ def costs(folder: Path) -> list[dict[str, Any]]:
 
 def costs_table(found: list[dict[str, Any]]) -> str:
     """Return the costs as a Markdown table."""
-    lines = ["| file, and its use | MB | check, ms | open, check and use, ms | share |", "|---|---:|---:|---:|---:|"]
+    lines = [
+        "| file, and its use | MB | check, ms | open, check and use, ms | share |",
+        "|---|---:|---:|---:|---:|",
+    ]
     for one in found:
         check, total = 1000 * one["check_seconds"], 1000 * one["total_seconds"]
-        lines.append(f"| {one['what']} | {one['megabytes']:.0f} | {check:.0f} | {total:.0f} | {check / total:.1%} |")
+        lines.append(
+            f"| {one['what']} | {one['megabytes']:.0f} | {check:.0f} | {total:.0f} | {check / total:.1%} |"
+        )
     return "\n".join(lines) + "\n"
 
 
 def main() -> None:
     """Damage every kind of file, measure what the checks cost, print both tables and write them."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--copies", type=int, default=200, help="damaged copies of each file (default: 200)")
+    parser.add_argument(
+        "--copies", type=int, default=200, help="damaged copies of each file (default: 200)"
+    )
     n_copies = parser.parse_args().copies
     folder = Path(tempfile.mkdtemp())
     try:
-        found = {name: fuzz(folder, reader, n_copies) for name, reader in make_files(folder).items()}
+        found = {
+            name: fuzz(folder, reader, n_copies) for name, reader in make_files(folder).items()
+        }
         measured = costs(folder)
     finally:
         shutil.rmtree(folder)

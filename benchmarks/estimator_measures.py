@@ -28,7 +28,9 @@ OURS = "nearshot's novelty"
 Array = npt.NDArray[Any]
 
 
-def measured(features: FeatureSet, what: str, n_way: int, n_query: int, n_tasks: int) -> dict[str, Any]:
+def measured(
+    features: FeatureSet, what: str, n_way: int, n_query: int, n_tasks: int
+) -> dict[str, Any]:
     """Return everything that is measured, as JSON can hold it."""
     report: dict[str, Any] = {
         "what": f"{what}; {n_tasks:,} support sets of {n_way} classes, {n_query} queries of each and of as many unseen "
@@ -79,7 +81,9 @@ def tasks(features: FeatureSet, n_way: int, n_shot: int, n_query: int, n_tasks: 
 
 def model_of(features: FeatureSet, **settings: Any) -> FewShotClassifier:
     settings = {"classifier": "centroid"} | settings  # `photos.py` measures the default
-    return FewShotClassifier(None, centre=None if features.centre is None else features.centre.numpy(), **settings)
+    return FewShotClassifier(
+        None, centre=None if features.centre is None else features.centre.numpy(), **settings
+    )
 
 
 def spread_of(values: list[float]) -> dict[str, float]:
@@ -87,7 +91,12 @@ def spread_of(values: list[float]) -> dict[str, float]:
     array = np.asarray(values)
     low, high = np.quantile(array, (0.1, 0.9))
     half = 1.96 * array.std(ddof=1) / len(array) ** 0.5
-    return {"mean": float(array.mean()), "interval95": float(half), "low": float(low), "high": float(high)}
+    return {
+        "mean": float(array.mean()),
+        "interval95": float(half),
+        "low": float(low),
+        "high": float(high),
+    }
 
 
 # None of these
@@ -109,7 +118,9 @@ def newness(model: FewShotClassifier, pictures: Array) -> dict[str, Array]:
 def rejection(features: FeatureSet, asked: list[Task]) -> dict[str, Any]:
     """Return AUROCs by kind of novelty, and the rates that are reached by the rate that is asked for."""
     auroc: dict[str, list[float]] = {}
-    reached: dict[float, dict[str, list[float]]] = {rate: {"known": [], "unseen": []} for rate in RATES}
+    reached: dict[float, dict[str, list[float]]] = {
+        rate: {"known": [], "unseen": []} for rate in RATES
+    }
     for task in with_progress(asked, "rejection"):
         model = model_of(features).fit(task.support, task.labels)
         known, unseen = (newness(model, pictures) for pictures in (task.query, task.strangers))
@@ -125,7 +136,8 @@ def rejection(features: FeatureSet, asked: list[Task]) -> dict[str, Any]:
     return {
         "auroc_percent": {kind: spread_of(values) for kind, values in auroc.items()},
         "rejected_percent": {
-            str(rate): {kind: spread_of(values) for kind, values in both.items()} for rate, both in reached.items()
+            str(rate): {kind: spread_of(values) for kind, values in both.items()}
+            for rate, both in reached.items()
         },
     }
 
@@ -144,10 +156,14 @@ def calibration(features: FeatureSet, asked: list[Task], classifier: Any) -> dic
 
         codes = torch.from_numpy(task.query_labels)
 
-        def loss(temperature: float, scores: torch.Tensor = scores, codes: torch.Tensor = codes) -> float:
+        def loss(
+            temperature: float, scores: torch.Tensor = scores, codes: torch.Tensor = codes
+        ) -> float:
             return float(torch.nn.functional.cross_entropy(scores / temperature, codes))
 
-        best = minimize_scalar(lambda log, loss=loss: loss(np.exp(log)), bounds=(-9, 5), method="bounded")
+        best = minimize_scalar(
+            lambda log, loss=loss: loss(np.exp(log)), bounds=(-9, 5), method="bounded"
+        )
         losses["chosen"].append(loss(model.temperature_))
         losses["usual"].append(loss(typical_temperature(model._fitted.support, classifier)))
         losses["1"].append(loss(1.0))
@@ -160,8 +176,12 @@ def calibration(features: FeatureSet, asked: list[Task], classifier: Any) -> dic
     curves = {kind: reliability(np.concatenate(values), hits) for kind, values in stated.items()}
     return {
         "accuracy_percent": 100 * float(hits.mean()),
-        "stated_percent": {kind: 100 * float(np.concatenate(values).mean()) for kind, values in stated.items()},
-        "calibration_error_percent": {kind: calibration_error(curve) for kind, curve in curves.items()},
+        "stated_percent": {
+            kind: 100 * float(np.concatenate(values).mean()) for kind, values in stated.items()
+        },
+        "calibration_error_percent": {
+            kind: calibration_error(curve) for kind, curve in curves.items()
+        },
         "log_loss": {kind: spread_of(values) for kind, values in losses.items()},
         "temperature": spread_of(temperatures),
         "reliability": curves,
@@ -172,7 +192,11 @@ def reliability(stated: Array, right: Array) -> list[dict[str, float]]:
     """Return the share of right answers by what probability they were given, in bins of equal width."""
     places = np.minimum((stated * N_BINS).astype(int), N_BINS - 1)
     return [
-        {"stated": float(stated[here].mean()), "right": float(right[here].mean()), "share": float(here.mean())}
+        {
+            "stated": float(stated[here].mean()),
+            "right": float(right[here].mean()),
+            "share": float(here.mean()),
+        }
         for here in (places == number for number in range(N_BINS))
         if here.any()
     ]
@@ -228,7 +252,12 @@ def peers(features: FeatureSet, asked: list[Task], n_shot: int) -> list[dict[str
 
     vote = partial(KNeighborsClassifier, n_neighbors=n_shot)
     compared: list[tuple[str, str, Callable[[], Any], Callable[[Array], Array]]] = [
-        (f"FewShotClassifier, {name}", "as given", partial(model_of, features, classifier=name), as_given)
+        (
+            f"FewShotClassifier, {name}",
+            "as given",
+            partial(model_of, features, classifier=name),
+            as_given,
+        )
         for name in CLASSIFIERS
     ]
     compared += [
@@ -243,7 +272,9 @@ def peers(features: FeatureSet, asked: list[Task], n_shot: int) -> list[dict[str
             support, query = treat(task.support), treat(task.query)
             start = time.perf_counter()
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # NearestCentroid divides by zero where a class has one image
+                warnings.simplefilter(
+                    "ignore"
+                )  # NearestCentroid divides by zero where a class has one image
                 model = make().fit(support, task.labels)
             between = time.perf_counter()
             answers = model.predict(query)

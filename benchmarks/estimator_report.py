@@ -15,7 +15,11 @@ Report = dict[str, Any]
 
 def draw(report: Report, folder: Path, stem: str) -> dict[str, str]:
     """Draw all figures into a folder; return their files' names by what they show."""
-    drawn = {"rejection": draw_rejection, "calibration": draw_calibration, "estimate": draw_estimates}
+    drawn = {
+        "rejection": draw_rejection,
+        "calibration": draw_calibration,
+        "estimate": draw_estimates,
+    }
     pictures = {kind: f"{stem}-{kind}.png" for kind in drawn}
     for kind, draw_one in drawn.items():
         draw_one(report, folder / pictures[kind])
@@ -49,7 +53,10 @@ def rejection_lines(shots: dict[str, Any]) -> list[str]:
         "",
     ]
     kinds = list(shots["1"]["rejection"]["auroc_percent"])
-    rows = [[kind, *(plus_minus(one["rejection"]["auroc_percent"][kind]) for one in shots.values())] for kind in kinds]
+    rows = [
+        [kind, *(plus_minus(one["rejection"]["auroc_percent"][kind]) for one in shots.values())]
+        for kind in kinds
+    ]
     lines += table(["", *names], rows)
     lines += [
         "Asked to reject so many of the known, `predict` rejects of the known / of the unseen, in per cent (in "
@@ -91,7 +98,10 @@ def calibration_lines(shots: dict[str, Any]) -> list[str]:
                     f"{found['accuracy_percent']:.1f}",
                     f"{found['stated_percent']['chosen']:.1f}",
                     f"{found['calibration_error_percent']['chosen']:.1f}",
-                    *(f"{loss[kind]['mean']:.3f}" for kind in ("chosen", "usual", "1", "hindsight")),
+                    *(
+                        f"{loss[kind]['mean']:.3f}"
+                        for kind in ("chosen", "usual", "1", "hindsight")
+                    ),
                 ]
             )
     headings = ["", "accuracy", "stated", "error", "log loss", "usual", "1", "hindsight"]
@@ -146,7 +156,10 @@ def estimate_lines(shots: dict[str, Any]) -> list[str]:
 
 def peers_lines(shots: dict[str, Any]) -> list[str]:
     """Return accuracies and times beside scikit-learn's."""
-    lines = ["**Beside scikit-learn**, on the same support sets; milliseconds are medians for one of them:", ""]
+    lines = [
+        "**Beside scikit-learn**, on the same support sets; milliseconds are medians for one of them:",
+        "",
+    ]
     rows = [
         [
             f"{n_shot}-shot, {row['classifier']}",
@@ -192,8 +205,12 @@ def draw_rejection(report: Report, path: Path) -> None:
     for number, kind in enumerate(shots["1"]["rejection"]["auroc_percent"]):
         found = [one["rejection"]["auroc_percent"][kind] for one in shots.values()]
         means, half = [one["mean"] for one in found], [one["interval95"] for one in found]
-        left.errorbar(SHOTS, means, half, marker="oDs^v"[number], color=COLOURS[number], label=kind, capsize=2)
-    left.set(xscale="log", xticks=SHOTS, xticklabels=SHOTS, xlabel="images a class", ylabel="AUROC, %")
+        left.errorbar(
+            SHOTS, means, half, marker="oDs^v"[number], color=COLOURS[number], label=kind, capsize=2
+        )
+    left.set(
+        xscale="log", xticks=SHOTS, xticklabels=SHOTS, xlabel="images a class", ylabel="AUROC, %"
+    )
     left.set_title("unseen classes against known ones", fontsize=9)
     left.minorticks_off()
     left.set_ylim(bottom=left.get_ylim()[0] - 8)  # room for the legend
@@ -206,9 +223,22 @@ def draw_rejection(report: Report, path: Path) -> None:
             spans = [[m - c["low"] for m, c in zip(means, cells, strict=True)]]
             spans += [[c["high"] - m for m, c in zip(means, cells, strict=True)]]
             spans = np.maximum(spans, 0).tolist()
-            axes.errorbar(xs, means, spans, marker="oDs^"[number], color=COLOURS[number], label=n_shot, capsize=2)
+            axes.errorbar(
+                xs,
+                means,
+                spans,
+                marker="oDs^"[number],
+                color=COLOURS[number],
+                label=n_shot,
+                capsize=2,
+            )
         ticks = [100 * rate for rate in RATES]
-        axes.set(xscale="log", xticks=ticks, xticklabels=[f"{tick:.0f}" for tick in ticks], xlabel="rate asked for, %")
+        axes.set(
+            xscale="log",
+            xticks=ticks,
+            xticklabels=[f"{tick:.0f}" for tick in ticks],
+            xlabel="rate asked for, %",
+        )
         axes.minorticks_off()
         axes.set_title(f"of {kind} classes (bars: four of five support sets)", fontsize=8)
         axes.set_ylabel("rejected, %")
@@ -237,7 +267,12 @@ def draw_calibration(report: Report, path: Path) -> None:
                     color=COLOURS[number],
                     label=n_shot if kind == "chosen" else None,
                 )
-        axes.set(xlabel="stated probability", ylabel="share of right answers", xlim=(0.15, 1.02), ylim=(0.15, 1.02))
+        axes.set(
+            xlabel="stated probability",
+            ylabel="share of right answers",
+            xlim=(0.15, 1.02),
+            ylim=(0.15, 1.02),
+        )
         axes.set_title(f"{classifier}; dashed: temperature 1", fontsize=9)
         axes.legend(fontsize=7, title="images a class", title_fontsize=7)
     figure.savefig(path, dpi=150, metadata={"Software": None})
@@ -246,8 +281,14 @@ def draw_calibration(report: Report, path: Path) -> None:
 def draw_estimates(report: Report, path: Path) -> None:
     """Draw how far estimates are from the truth."""
     figure = Figure(figsize=(10, 3.2), layout="constrained")
-    shown = {n_shot: one["estimate"] for n_shot, one in report["shots"].items() if one["estimate"] is not None}
-    for number, (axes, (n_shot, found)) in enumerate(zip(figure.subplots(1, len(shown)), shown.items(), strict=True)):
+    shown = {
+        n_shot: one["estimate"]
+        for n_shot, one in report["shots"].items()
+        if one["estimate"] is not None
+    }
+    for number, (axes, (n_shot, found)) in enumerate(
+        zip(figure.subplots(1, len(shown)), shown.items(), strict=True)
+    ):
         gaps = np.subtract(found["each"]["estimated"], found["each"]["true"])
         axes.hist(gaps, bins=np.arange(-50, 22, 2), color=COLOURS[number], alpha=0.8)
         axes.axvline(0, color="black", linewidth=0.8)

@@ -1,12 +1,15 @@
 """10,000 episodes against a literal loop over episodes in NumPy, and against scikit-learn's classifiers in a loop.
 
-The loop does what the published evaluation does, one episode at a time: sample vectors of each class from a Python
-list, stack them, centre and normalise them, subtract support from query by broadcasting, take norms (nearest centroid)
-or sum exponentials (soft assignment), and choose. For comparing answers it is handed nearshot's episodes instead.
+The loop does what the published evaluation does, one episode at a time: sample vectors of each
+class from a Python list, stack them, centre and normalise them, subtract support from query by
+broadcasting, take norms (nearest centroid) or sum exponentials (soft assignment), and choose. For
+comparing answers it is handed nearshot's episodes instead.
 
-The floor is the time to read the features of every episode, 2.6 GB in all, from where they lie into one place.
+The floor is the time to read the features of every episode, 2.6 GB in all, from where they lie into
+one place.
 
-    python benchmarks/evaluation.py      # prints a table, writes benchmarks/results/evaluation.json; takes four minutes
+    python benchmarks/evaluation.py      # prints a table, writes
+    benchmarks/results/evaluation.json; takes four minutes
 """
 
 import argparse
@@ -36,7 +39,11 @@ from nearshot.evaluation import (
     sample_episodes,
 )
 
-N_CLASSES, IMAGES_PER_CLASS, DIM = 20, 600, 640  # the size of CIFAR-FS's and miniImageNet's test splits
+N_CLASSES, IMAGES_PER_CLASS, DIM = (
+    20,
+    600,
+    640,
+)  # the size of CIFAR-FS's and miniImageNet's test splits
 N_EPISODES = 10_000
 N_EPISODES_SKLEARN = 1_000  # the time is proportional to their number; scaled in the table
 RESULTS = Path(__file__).parent / "results" / "evaluation.json"
@@ -89,7 +96,10 @@ def loop(
     start = time.perf_counter()
     for episode in range(n_episodes):
         support_vectors, query_vectors = draw(episode)
-        support, query = np.array(support_vectors).astype(dtype), np.array(query_vectors).astype(dtype)
+        support, query = (
+            np.array(support_vectors).astype(dtype),
+            np.array(query_vectors).astype(dtype),
+        )
         support, query = support - centre, query - centre
         support = support / np.linalg.norm(support, 2, 1)[:, None]
         query = query / np.linalg.norm(query, 2, 1)[:, None]
@@ -98,7 +108,9 @@ def loop(
     return np.stack(answers), seconds * N_EPISODES / n_episodes
 
 
-def random_draws(features: Tensor, labels: Tensor) -> Callable[[int], tuple[list[Array], list[Array]]]:
+def random_draws(
+    features: Tensor, labels: Tensor
+) -> Callable[[int], tuple[list[Array], list[Array]]]:
     """Draw as the published evaluation does: random.sample from a list of vectors for each class."""
     vectors = {k: [row.numpy() for row in features[labels == k]] for k in range(N_CLASSES)}
     generator = random.Random(0)  # noqa: S311
@@ -114,11 +126,16 @@ def random_draws(features: Tensor, labels: Tensor) -> Callable[[int], tuple[list
     return draw
 
 
-def given_draws(features: Tensor, episodes: Episodes) -> Callable[[int], tuple[list[Array], list[Array]]]:
+def given_draws(
+    features: Tensor, episodes: Episodes
+) -> Callable[[int], tuple[list[Array], list[Array]]]:
     """Take the given episodes, so that the answers can be compared."""
     vectors = [row.numpy() for row in features]
     support, query = episodes.support.flatten(1).tolist(), episodes.query.flatten(1).tolist()
-    return lambda episode: ([vectors[i] for i in support[episode]], [vectors[i] for i in query[episode]])
+    return lambda episode: (
+        [vectors[i] for i in support[episode]],
+        [vectors[i] for i in query[episode]],
+    )
 
 
 def fastest(work: Callable[[], Any], repeats: int = 5) -> tuple[Any, float]:
@@ -152,11 +169,12 @@ def differences(
 ) -> dict[str, int]:
     """Ask nearshot and the loop the same questions, and count the answers that differ.
 
-    nearshot gets the float32 features, and so does the loop, which is run in float32 and in float64: where two classes
-    are equally near to seven digits, rounding decides in a float32 loop, so it differs from itself in float64.
-    `evaluate_features` gives how many answers are right in each episode, and the classifiers the answers themselves.
-    For k-NN, scikit-learn gives a tie of votes to the lowest label rather than to the nearest neighbour; tied questions
-    are left out, and numbers of right answers are not compared.
+    nearshot gets the float32 features, and so does the loop, which is run in float32 and in
+    float64: where two classes are equally near to seven digits, rounding decides in a float32 loop,
+    so it differs from itself in float64. `evaluate_features` gives how many answers are right in
+    each episode, and the classifiers the answers themselves. For k-NN, scikit-learn gives a tie of
+    votes to the lowest label rather than to the nearest neighbour; tied questions are left out, and
+    numbers of right answers are not compared.
     """
     draw = given_draws(features, episodes)
     exact, _ = loop(draw, len(episodes), centre.double().numpy(), answer, np.float64)
@@ -177,7 +195,9 @@ def differences(
         "answers_that_differ_between_float32_and_float64_loop": int((exact != rounded).sum()),
     }
     if name != "knn":
-        ours = evaluate_features(features, labels, centre=centre, classifier=name, episodes=episodes).per_episode
+        ours = evaluate_features(
+            features, labels, centre=centre, classifier=name, episodes=episodes
+        ).per_episode
         right = (exact == np.repeat(np.arange(5), 15)).sum(1)
         counted["different_episodes"] = int((np.rint(ours.numpy() * 0.75) != right).sum())
     return counted
@@ -192,10 +212,17 @@ def adaptation() -> dict[str, float]:
     labels = torch.arange(10).repeat_interleave(25)
     images = torch.randn(len(labels), 3, 28, 28, generator=generator)
     network = build_backbone("conv4", input_size=28).eval()
-    tuned = partial(evaluate_fine_tuned, network, images, labels, loss=nca_loss, n_episodes=20, progress=False)
+    tuned = partial(
+        evaluate_fine_tuned, network, images, labels, loss=nca_loss, n_episodes=20, progress=False
+    )
     features = torch.randn(len(labels), 64, generator=generator)
-    metric = partial(evaluate_mahalanobis, features, labels, loss=nca_loss, n_episodes=64, progress=False)
-    return {"fine_tuning_conv4_s": fastest(tuned, 2)[1] / 20, "mahalanobis_64_s": fastest(metric, 2)[1] / 64}
+    metric = partial(
+        evaluate_mahalanobis, features, labels, loss=nca_loss, n_episodes=64, progress=False
+    )
+    return {
+        "fine_tuning_conv4_s": fastest(tuned, 2)[1] / 20,
+        "mahalanobis_64_s": fastest(metric, 2)[1] / 64,
+    }
 
 
 def on_cuda(features: Tensor, labels: Tensor, centre: Tensor) -> None:
@@ -223,14 +250,20 @@ def on_cuda(features: Tensor, labels: Tensor, centre: Tensor) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=str(__doc__), formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--memory", nargs=1, metavar="EPISODES", help="print the peak memory of one pass and stop")
+    parser = argparse.ArgumentParser(
+        description=str(__doc__), formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--memory", nargs=1, metavar="EPISODES", help="print the peak memory of one pass and stop"
+    )
     options = parser.parse_args()
     features, labels, centre = data()
     if options.memory:
         evaluate_many(features, labels, centre=centre, n_episodes=10, n_shots=(5,))
         before = reset_peak()
-        evaluate_many(features, labels, centre=centre, n_episodes=int(options.memory[0]), n_shots=(5,))
+        evaluate_many(
+            features, labels, centre=centre, n_episodes=int(options.memory[0]), n_shots=(5,)
+        )
         print(peak_mib_since_reset() - before)
         return
 
@@ -240,7 +273,11 @@ def main() -> None:
     peers: dict[str, tuple[str, Callable[[Array, Array], Array], int]] = {
         "centroid": ("loop", centroid_answers, N_EPISODES),
         "soft": ("loop", soft_answers, N_EPISODES),
-        "centroid ": ("scikit-learn NearestCentroid", sklearn_answers(NearestCentroid), N_EPISODES_SKLEARN),
+        "centroid ": (
+            "scikit-learn NearestCentroid",
+            sklearn_answers(NearestCentroid),
+            N_EPISODES_SKLEARN,
+        ),
         "knn": (
             "scikit-learn KNeighborsClassifier",
             sklearn_answers(lambda: KNeighborsClassifier(n_neighbors=5)),
@@ -251,7 +288,9 @@ def main() -> None:
     draw = random_draws(features, labels)
     for key, (peer, answer, n_episodes) in peers.items():
         name: Any = key.strip()
-        accuracy, ours = fastest(partial(evaluate_features, features, labels, centre=centre, classifier=name))
+        accuracy, ours = fastest(
+            partial(evaluate_features, features, labels, centre=centre, classifier=name)
+        )
         _, theirs = loop(draw, n_episodes, centre.numpy(), answer)
         rows.append(
             {
@@ -262,7 +301,14 @@ def main() -> None:
                 "times_faster": theirs / ours,
                 "times_the_floor": ours / floor,
                 "accuracy": str(accuracy),
-                **differences(features, centre, labels, Episodes(episodes.images[:n_episodes], 15), name, answer),
+                **differences(
+                    features,
+                    centre,
+                    labels,
+                    Episodes(episodes.images[:n_episodes], 15),
+                    name,
+                    answer,
+                ),
             }
         )
     singles = {row["classifier"]: row["nearshot_s"] for row in rows}
@@ -278,7 +324,9 @@ def main() -> None:
         "all_three_s": together,
         "all_three_over_mean_of_one": together / (sum(singles.values()) / len(singles)),
         "all_three_over_each": {name: together / seconds for name, seconds in singles.items()},
-        "extra_memory_mib": {n: peak_mib_in_new_process(__file__, str(n)) for n in (N_EPISODES, 20 * N_EPISODES)},
+        "extra_memory_mib": {
+            n: peak_mib_in_new_process(__file__, str(n)) for n in (N_EPISODES, 20 * N_EPISODES)
+        },
         "seconds_by_episodes": growth,
         "adaptation_per_episode": adaptation(),
     }
@@ -305,11 +353,19 @@ def markdown(report: dict[str, Any]) -> str:
         f"{row['different_answers']} of {row['answers']:,} | {row.get('different_episodes', '–')} |"
         for row in report["rows"]
     ]
-    each = ", ".join(f"{ratio:.1f} × {name}" for name, ratio in report["all_three_over_each"].items())
-    memory = ", ".join(f"{mib:.0f} MiB for {int(n):,}" for n, mib in report["extra_memory_mib"].items())
-    growth = ", ".join(f"{seconds:.2f} s for {int(n):,}" for n, seconds in report["seconds_by_episodes"].items())
+    each = ", ".join(
+        f"{ratio:.1f} × {name}" for name, ratio in report["all_three_over_each"].items()
+    )
+    memory = ", ".join(
+        f"{mib:.0f} MiB for {int(n):,}" for n, mib in report["extra_memory_mib"].items()
+    )
+    growth = ", ".join(
+        f"{seconds:.2f} s for {int(n):,}" for n, seconds in report["seconds_by_episodes"].items()
+    )
     own = "answers_that_differ_between_float32_and_float64_loop"
-    rounded = ", ".join(f"{row[own]} ({row['classifier']})" for row in report["rows"] if row["peer"] == "loop")
+    rounded = ", ".join(
+        f"{row[own]} ({row['classifier']})" for row in report["rows"] if row["peer"] == "loop"
+    )
     adapted = report["adaptation_per_episode"]
     lines += [
         "",

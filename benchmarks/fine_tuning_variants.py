@@ -1,16 +1,17 @@
 """Ways to adapt to the support set (Appendix G): the trained NCA network on CIFAR-FS, 5-way 5-shot.
 
-Batch norm frozen, or in training mode on the support set alone; one, two or five steps; the exact loss, or the
-published arithmetic; and a Mahalanobis matrix with several settings of its optimiser. All of them, and no adaptation,
-are measured on the same episodes, so that differences are paired. (There is no 1-shot row: one image a class has no
-positive pair.)
+Batch norm frozen, or in training mode on the support set alone; one, two or five steps; the exact
+loss, or the published arithmetic; and a Mahalanobis matrix with several settings of its optimiser.
+All of them, and no adaptation, are measured on the same episodes, so that differences are paired.
+(There is no 1-shot row: one image a class has no positive pair.)
 
     python benchmarks/fine_tuning_variants.py     # minutes on a GPU
     python benchmarks/fine_tuning_variants.py --only "frozen, 2 steps" "support, 2 steps"
-    python benchmarks/fine_tuning_variants.py --split test --only "support, 2 steps"    # hours on a CPU
+    python benchmarks/fine_tuning_variants.py --split test --only "support, 2 steps"    # hours on a
+    CPU
 
-Prints a table and writes benchmarks/results/fine-tuning-variants.json and .md (with "-test" in the name for the test
-split); rows that the file has are kept.
+Prints a table and writes benchmarks/results/fine-tuning-variants.json and .md (with "-test" in the
+name for the test split); rows that the file has are kept.
 """
 
 import argparse
@@ -26,18 +27,31 @@ from torch import Tensor
 
 from nearshot.data import Store, open_or_prepare
 from nearshot.devices import chosen_device
-from nearshot.evaluation import Accuracy, Adam, compare, evaluate_features, evaluate_fine_tuned, evaluate_mahalanobis
+from nearshot.evaluation import (
+    Accuracy,
+    Adam,
+    compare,
+    evaluate_features,
+    evaluate_fine_tuned,
+    evaluate_mahalanobis,
+)
 from nearshot.losses import nca_loss
 from nearshot.models import load_backbone
 from nearshot.runs.network import TrainedNetwork
 
 RESULTS = Path(__file__).parent / "results"
-NAMES = {"val": "fine-tuning-variants", "test": "fine-tuning-variants-test"}  # of the result's files, by split
+NAMES = {
+    "val": "fine-tuning-variants",
+    "test": "fine-tuning-variants-test",
+}  # of the result's files, by split
 SPLITS = {"val": "validation", "test": "test"}
 BACKBONE = "resnet12-nca-cifar-fs"
 PLAIN = "no adaptation"
 PUBLISHED = ", background 1e-10"
-LOSSES: dict[str, Callable[..., Tensor]] = {"": nca_loss, PUBLISHED: partial(nca_loss, background=1e-10)}
+LOSSES: dict[str, Callable[..., Tensor]] = {
+    "": nca_loss,
+    PUBLISHED: partial(nca_loss, background=1e-10),
+}
 FINE_TUNED: dict[str, dict[str, Any]] = {
     f"{batch_norm}, {n_steps} step{'s' * (n_steps > 1)}{words}": {
         "batch_norm": batch_norm,
@@ -56,10 +70,16 @@ VARIANTS = (*FINE_TUNED, *MAHALANOBIS)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=str(__doc__), formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data-dir", type=Path, help="where datasets live (default: ~/.cache/nearshot)")
+    parser = argparse.ArgumentParser(
+        description=str(__doc__), formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--data-dir", type=Path, help="where datasets live (default: ~/.cache/nearshot)"
+    )
     parser.add_argument("--output", type=Path, default=RESULTS, help="the folder of the result")
-    parser.add_argument("--split", choices=SPLITS, default="val", help="test is for what validation chose")
+    parser.add_argument(
+        "--split", choices=SPLITS, default="val", help="test is for what validation chose"
+    )
     parser.add_argument("--episodes", type=int, default=600)
     parser.add_argument("--only", nargs="+", choices=VARIANTS, default=VARIANTS, metavar="VARIANT")
     options = parser.parse_args()
@@ -76,7 +96,11 @@ def main() -> None:
     }
     plain = evaluate_features(network.features(store), store.labels, **asked)
     add_row(options, PLAIN, row_of(plain, plain))
-    images = network.images(store).to(device) if any(name in FINE_TUNED for name in options.only) else None
+    images = (
+        network.images(store).to(device)
+        if any(name in FINE_TUNED for name in options.only)
+        else None
+    )
     for name in options.only:
         found = adapted(name, network, store, images, asked)
         print(f"{name}: {found}; {compare(found, plain)}", flush=True)
@@ -84,10 +108,14 @@ def main() -> None:
     print(markdown(report))
 
 
-def adapted(name: str, network: TrainedNetwork, store: Store, images: Tensor | None, asked: dict[str, Any]) -> Accuracy:
+def adapted(
+    name: str, network: TrainedNetwork, store: Store, images: Tensor | None, asked: dict[str, Any]
+) -> Accuracy:
     if name in MAHALANOBIS:
         features = network.features(store)
-        return evaluate_mahalanobis(features, store.labels, loss=nca_loss, optimiser=MAHALANOBIS[name], **asked)
+        return evaluate_mahalanobis(
+            features, store.labels, loss=nca_loss, optimiser=MAHALANOBIS[name], **asked
+        )
     if images is None:
         raise ValueError("Fine-tuning needs the images.")
     return evaluate_fine_tuned(network.network(), images, store.labels, **FINE_TUNED[name], **asked)
@@ -136,7 +164,9 @@ def markdown(report: dict[str, Any]) -> str:
     ]
     for name, row in report["rows"].items():
         paired = row["paired"]
-        gained = "" if name == PLAIN else f"{paired['difference']:+.2f} ± {paired['interval95']:.2f}"
+        gained = (
+            "" if name == PLAIN else f"{paired['difference']:+.2f} ± {paired['interval95']:.2f}"
+        )
         words = f"fine-tuned, batch norm {name}" if name in FINE_TUNED else name
         lines.append(f"| {words} | {row['mean']:.2f} ± {row['interval95']:.2f} | {gained} |")
     pairs = [(row, report["rows"].get(name + PUBLISHED)) for name, row in report["rows"].items()]
@@ -146,7 +176,10 @@ def markdown(report: dict[str, Any]) -> str:
         if published is not None
     ]
     if changed:
-        lines += ["", f"The published arithmetic changes the accuracy of at most {max(changed)} episodes of a row."]
+        lines += [
+            "",
+            f"The published arithmetic changes the accuracy of at most {max(changed)} episodes of a row.",
+        ]
     return "\n".join(lines) + "\n"
 
 

@@ -1,11 +1,13 @@
 """Which ingredients help a small network in a short run: Conv-4 on CIFAR-FS at 32×32, 25 epochs, validation split.
 
-    python benchmarks/ingredients.py                         # about 10 minutes a row on one CPU core
+    python benchmarks/ingredients.py                         # about 10 minutes a row on one CPU
+    core
     python benchmarks/ingredients.py "rotations" "CutMix"    # some rows only
 
-A first look that needs no GPU: a small network underfits, so it cannot show what a regulariser does for a ResNet-12.
-That is what `nearshot reproduce strong` measures. Finished runs are not trained again. The result,
-benchmarks/results/ingredients.json and .md, has all rows whose runs are finished.
+A first look that needs no GPU: a small network underfits, so it cannot show what a regulariser does
+for a ResNet-12. That is what `nearshot reproduce strong` measures. Finished runs are not trained
+again. The result, benchmarks/results/ingredients.json and .md, has all rows whose runs are
+finished.
 """
 
 import argparse
@@ -17,8 +19,8 @@ from typing import Any
 import torch
 
 from nearshot.evaluation import Accuracy, compare
-from nearshot.experiments.identity import run_id
-from nearshot.experiments.recipes.strong import CANDIDATE, INGREDIENTS, config_with
+from nearshot.paper.identity import run_id
+from nearshot.paper.recipes.strong import CANDIDATE, INGREDIENTS, config_with
 from nearshot.runs.evaluate import Request, evaluate_run
 from nearshot.training import RunFolder, TrainConfig, train
 
@@ -33,12 +35,21 @@ VARIANTS: dict[str, tuple[str, ...]] = {
 }
 VIEWS = {"1 view": 1, "2 views": 2}
 SHOTS = (1, 5)
-EPISODES: dict[str, Any] = {"split": "val", "classifiers": ("centroid",), "seed": 1}  # seed 0 chose the epochs
+EPISODES: dict[str, Any] = {
+    "split": "val",
+    "classifiers": ("centroid",),
+    "seed": 1,
+}  # seed 0 chose the epochs
 
 
 def config_of(variant: str, runs: Path) -> TrainConfig:
     """Return the settings of a variant."""
-    changes: dict[str, Any] = {"backbone": "conv4", "input_size": 32, "epochs": 25, "precision": "bfloat16"}
+    changes: dict[str, Any] = {
+        "backbone": "conv4",
+        "input_size": 32,
+        "epochs": 25,
+        "precision": "bfloat16",
+    }
     config = replace(config_with("cifar-fs", VARIANTS[variant]), **changes)
     if variant == NCA_ALONE:
         return replace(config, cross_entropy_weight=0.0)
@@ -56,7 +67,9 @@ def accuracies(variant: str, runs: Path, data_dir: Path | None) -> dict[str, Acc
         f"{name}, {one.n_shot}-shot": one.accuracy
         for name, n_views in VIEWS.items()
         for one in evaluate_run(
-            folder_of(variant, runs), Request(**EPISODES, shots=SHOTS, n_views=n_views), data_dir=data_dir
+            folder_of(variant, runs),
+            Request(**EPISODES, shots=SHOTS, n_views=n_views),
+            data_dir=data_dir,
         )
     }
 
@@ -75,7 +88,8 @@ def markdown(report: dict[str, Any]) -> str:
     ]
     for name, row in report["rows"].items():
         cells = [
-            f"{row[one]['mean']:.2f}" + ("" if name == PLAIN else f" ({row[one]['difference']:+.2f})".replace("-", "−"))
+            f"{row[one]['mean']:.2f}"
+            + ("" if name == PLAIN else f" ({row[one]['difference']:+.2f})".replace("-", "−"))
             for one in columns
         ]
         lines.append(f"| {name} | {' | '.join(cells)} |")
@@ -83,16 +97,26 @@ def markdown(report: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=str(__doc__), formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("variants", nargs="*", metavar="VARIANT", help=f"of {', '.join(map(repr, VARIANTS))}")
-    parser.add_argument("--data-dir", type=Path, help="where datasets live (default: ~/.cache/nearshot)")
-    parser.add_argument("--runs", type=Path, default=Path("runs/ingredients"), help="the folder of the runs")
+    parser = argparse.ArgumentParser(
+        description=str(__doc__), formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "variants", nargs="*", metavar="VARIANT", help=f"of {', '.join(map(repr, VARIANTS))}"
+    )
+    parser.add_argument(
+        "--data-dir", type=Path, help="where datasets live (default: ~/.cache/nearshot)"
+    )
+    parser.add_argument(
+        "--runs", type=Path, default=Path("runs/ingredients"), help="the folder of the runs"
+    )
     parser.add_argument("--output", type=Path, default=RESULTS, help="the folder of the result")
     given = parser.parse_args()
     for variant in given.variants or VARIANTS:
         folder = folder_of(variant, given.runs)
         if not RunFolder(folder).is_finished:
-            train(config_of(variant, given.runs), folder=folder, data_dir=given.data_dir, resume=True)
+            train(
+                config_of(variant, given.runs), folder=folder, data_dir=given.data_dir, resume=True
+            )
     plain = accuracies(PLAIN, given.runs, given.data_dir)
     rows: dict[str, Any] = {}
     for variant in VARIANTS:
@@ -105,7 +129,13 @@ def main() -> None:
                 rows[variant][name] = {"mean": accuracy.mean, **numbers}
     widest = max(row[name]["interval95"] for row in rows.values() for name in plain)
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
-    report = {"torch": torch.__version__, "device": device, "seed": 0, "widest": widest, "rows": rows}
+    report = {
+        "torch": torch.__version__,
+        "device": device,
+        "seed": 0,
+        "widest": widest,
+        "rows": rows,
+    }
     given.output.mkdir(exist_ok=True, parents=True)
     (given.output / "ingredients.json").write_text(json.dumps(report, indent=1) + "\n")
     (given.output / "ingredients.md").write_text(markdown(report))

@@ -1,9 +1,11 @@
 """What ties among k neighbours cost: the trained NCA network on CIFAR-FS's validation split, 5-way 5-shot.
 
-With five classes and five neighbours, two classes often have equally many votes. The paper does not say which of them
-wins. In nearshot it is the one with the nearest image; by the mode of the labels, as in scikit-learn, it is the first.
+With five classes and five neighbours, two classes often have equally many votes. The paper does not
+say which of them wins. In nearshot it is the one with the nearest image; by the mode of the labels,
+as in scikit-learn, it is the first.
 
-    python benchmarks/knn_ties.py      # prints a table, writes benchmarks/results/knn-ties.json; minutes without a GPU
+    python benchmarks/knn_ties.py      # prints a table, writes benchmarks/results/knn-ties.json;
+    minutes without a GPU
 """
 
 import argparse
@@ -16,8 +18,8 @@ import torch
 from nearshot.data import open_or_prepare
 from nearshot.data.loader import ImageFeed
 from nearshot.evaluation import Accuracy, evaluate_features, knn
-from nearshot.experiments.paper import CLASSIFIERS_TABLE
 from nearshot.models import load_backbone
+from nearshot.paper.numbers import CLASSIFIERS_TABLE
 from nearshot.training.embedding import embed_images
 
 RESULTS = Path(__file__).parent / "results"
@@ -25,8 +27,12 @@ BACKBONE = "resnet12-nca-cifar-fs"
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=str(__doc__), formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data-dir", type=Path, help="where datasets live (default: ~/.cache/nearshot)")
+    parser = argparse.ArgumentParser(
+        description=str(__doc__), formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--data-dir", type=Path, help="where datasets live (default: ~/.cache/nearshot)"
+    )
     options = parser.parse_args()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     backbone = load_backbone(BACKBONE).to(device, memory_format=torch.channels_last).eval()  # type: ignore[call-overload]
@@ -35,7 +41,9 @@ def main() -> None:
     centre = backbone.spec.training_mean.cpu()
 
     def measured(ties: Any) -> Accuracy:
-        return evaluate_features(features, store.labels, classifier=knn(ties=ties), centre=centre, split="val")
+        return evaluate_features(
+            features, store.labels, classifier=knn(ties=ties), centre=centre, split="val"
+        )
 
     accuracies = {f"of equals, the {ties}": measured(ties) for ties in ("nearest", "first")}
     paper = CLASSIFIERS_TABLE["knn"]["cifar-fs"][0]
@@ -44,7 +52,10 @@ def main() -> None:
         "fingerprint": store.fingerprint,
         "torch": torch.__version__,
         "device": device.type,
-        "rows": {name: {"mean": one.mean, "interval95": one.interval95} for name, one in accuracies.items()},
+        "rows": {
+            name: {"mean": one.mean, "interval95": one.interval95}
+            for name, one in accuracies.items()
+        },
         "paper": {"mean": paper.mean, "interval95": paper.interval95},
         "protocol": str(next(iter(accuracies.values())).protocol),
     }

@@ -1,14 +1,18 @@
 """Which training suits 84×84 files of miniImageNet: NCA with several crops and settings, on the validation split.
 
-The published crops, 8 to 100 % of the area, were cut from full-size files. From an 84×84 file a small crop is magnified
-from few pixels. Each run is also evaluated at larger inputs: training crops show objects larger than evaluation at
-84×84 does, and blurred by magnification, while 84×84 inputs are the files' own pixels. The two are not told apart here.
-The test split is not read. Short runs may favour mild crops, so their order need not be that of long runs.
+The published crops, 8 to 100 % of the area, were cut from full-size files. From an 84×84 file a
+small crop is magnified from few pixels. Each run is also evaluated at larger inputs: training crops
+show objects larger than evaluation at 84×84 does, and blurred by magnification, while 84×84 inputs
+are the files' own pixels. The two are not told apart here. The test split is not read. Short runs
+may favour mild crops, so their order need not be that of long runs.
 
-    python benchmarks/mini_imagenet_crops.py                       # all crops; 2.5 minutes each on an H200
-    python benchmarks/mini_imagenet_crops.py --only "padded 8, jitter, average" "scale 0.35" --epochs 120
+    python benchmarks/mini_imagenet_crops.py                       # all crops; 2.5 minutes each on
+    an H200
+    python benchmarks/mini_imagenet_crops.py --only "padded 8, jitter, average" "scale 0.35"
+    --epochs 120
 
-Prints a table and writes benchmarks/results/mini-imagenet-crops.json and .md; rows that the file has are kept.
+Prints a table and writes benchmarks/results/mini-imagenet-crops.json and .md; rows that the file
+has are kept.
 """
 
 import argparse
@@ -28,9 +32,9 @@ from nearshot.data.augment import Augmentation
 from nearshot.data.loader import ImageFeed
 from nearshot.devices import chosen_device, uses_bfloat16
 from nearshot.evaluation import FeatureSet, evaluate_many
-from nearshot.experiments.identity import run_id
 from nearshot.models import Backbone, load_backbone
 from nearshot.models.kernels import can_fuse, fuse
+from nearshot.paper.identity import run_id
 from nearshot.training import PRESETS, RunFolder, TrainConfig, train
 from nearshot.training.embedding import embed_images
 
@@ -69,17 +73,27 @@ INPUT_SIZES = (84, 92, 100)
 N_EPISODES = 10_000
 LONG = 100  # epochs of the runs whose accuracies are listed by epoch
 SEED_OF_EPISODES = 1  # seed 0 chose the epochs
-CENTRE_FROM_EVERY = 8  # the mean training feature at another input size is of every eighth training image
+CENTRE_FROM_EVERY = (
+    8  # the mean training feature at another input size is of every eighth training image
+)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=str(__doc__), formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data-dir", type=Path, help="where datasets live (default: ~/.cache/nearshot)")
-    parser.add_argument("--runs", type=Path, default=Path("runs/mini-imagenet-crops"), help="the folder of the runs")
+    parser = argparse.ArgumentParser(
+        description=str(__doc__), formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--data-dir", type=Path, help="where datasets live (default: ~/.cache/nearshot)"
+    )
+    parser.add_argument(
+        "--runs", type=Path, default=Path("runs/mini-imagenet-crops"), help="the folder of the runs"
+    )
     parser.add_argument("--output", type=Path, default=RESULTS, help="the folder of the result")
     parser.add_argument("--epochs", type=int, default=60)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--only", nargs="+", default=list(CROPS), metavar="VARIANT", help="crops, and changes")
+    parser.add_argument(
+        "--only", nargs="+", default=list(CROPS), metavar="VARIANT", help="crops, and changes"
+    )
     options = parser.parse_args()
     for variant in options.only:
         row = measured(variant, options.epochs, options.seed, options.runs, options.data_dir)
@@ -101,16 +115,22 @@ def changes_in(variant: str) -> list[str]:
     return [part for part in variant.split(", ")[1:] if part != "jitter"]
 
 
-def measured(variant: str, epochs: int, seed: int, runs: Path, data_dir: Path | None) -> dict[str, Any]:
+def measured(
+    variant: str, epochs: int, seed: int, runs: Path, data_dir: Path | None
+) -> dict[str, Any]:
     """Train a variant and evaluate its weights at every input size."""
     config = replace(config_of(variant), epochs=epochs, seed=seed)
     started = time.perf_counter()
     slug = variant.replace(" (published)", "").replace(", ", "-").replace(" ", "-")
-    result = train(config, folder=runs / f"{slug}-{epochs}-seed-{seed}", data_dir=data_dir, overwrite=True)
+    result = train(
+        config, folder=runs / f"{slug}-{epochs}-seed-{seed}", data_dir=data_dir, overwrite=True
+    )
     trained = time.perf_counter()
     run = RunFolder(result.folder)
     stores = {split: Store.open(config.dataset, split, data_dir) for split in ("train", "val")}
-    epochs_of = {f"best {n}-shot": result.best_epochs[f"{n}-shot centroid"] for n in (1, 5)} | {"last": epochs}
+    epochs_of = {f"best {n}-shot": result.best_epochs[f"{n}-shot centroid"] for n in (1, 5)} | {
+        "last": epochs
+    }
     sizes = {
         str(epoch): at_every_size(run.weights_of(epoch), stores, INPUT_SIZES)
         for epoch in sorted(set(epochs_of.values()))
@@ -122,7 +142,9 @@ def measured(variant: str, epochs: int, seed: int, runs: Path, data_dir: Path | 
         "epochs": epochs,
         "seed": seed,
         "augmentation": asdict(config.augmentation),
-        "changes": {name: getattr(config, name) for part in changes_in(variant) for name in CHANGES[part]},
+        "changes": {
+            name: getattr(config, name) for part in changes_in(variant) for name in CHANGES[part]
+        },
         "run": run_id(config),
         "fingerprints": {split: store.fingerprint for split, store in stores.items()},
         "torch": torch.__version__,
@@ -130,13 +152,17 @@ def measured(variant: str, epochs: int, seed: int, runs: Path, data_dir: Path | 
         "training_seconds": trained - started,
         "evaluation_seconds": time.perf_counter() - trained,
         "images_per_second": statistics.median(line["images_per_second"] for line in timing),
-        "validation": {str(line["epoch"]): line["validation"] for line in metrics if line.get("validation")},
+        "validation": {
+            str(line["epoch"]): line["validation"] for line in metrics if line.get("validation")
+        },
         "weights": epochs_of,
         "sizes": sizes,
     }
 
 
-def at_every_size(weights: Path, stores: Mapping[str, Store], sizes: tuple[int, ...]) -> dict[str, dict[str, Any]]:
+def at_every_size(
+    weights: Path, stores: Mapping[str, Store], sizes: tuple[int, ...]
+) -> dict[str, dict[str, Any]]:
     """Return the accuracy with nearest centroid on the validation split, by input size and "1-shot" or "5-shot"."""
     device = chosen_device(None)
     backbone = load_backbone(weights).to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
@@ -150,14 +176,31 @@ def at_every_size(weights: Path, stores: Mapping[str, Store], sizes: tuple[int, 
 
 
 def at_size(
-    backbone: Backbone, feeds: Mapping[str, ImageFeed], store: Store, size: int, device: torch.device
+    backbone: Backbone,
+    feeds: Mapping[str, ImageFeed],
+    store: Store,
+    size: int,
+    device: torch.device,
 ) -> dict[str, Any]:
     backbone.spec = replace(backbone.spec, input_size=size)
     bfloat16 = uses_bfloat16("auto", device.type)
-    training, features = (embed_images(backbone, feeds[split], bfloat16=bfloat16) for split in ("train", "val"))
-    data = FeatureSet(features, store.labels, centre=training.mean(0), split="val", fingerprint=store.fingerprint)
-    found = evaluate_many(data, classifiers=("centroid",), n_episodes=N_EPISODES, seed=SEED_OF_EPISODES, progress=False)
-    return {f"{key.n_shot}-shot": {"mean": one.mean, "interval95": one.interval95} for key, one in found.items()}
+    training, features = (
+        embed_images(backbone, feeds[split], bfloat16=bfloat16) for split in ("train", "val")
+    )
+    data = FeatureSet(
+        features, store.labels, centre=training.mean(0), split="val", fingerprint=store.fingerprint
+    )
+    found = evaluate_many(
+        data,
+        classifiers=("centroid",),
+        n_episodes=N_EPISODES,
+        seed=SEED_OF_EPISODES,
+        progress=False,
+    )
+    return {
+        f"{key.n_shot}-shot": {"mean": one.mean, "interval95": one.interval95}
+        for key, one in found.items()
+    }
 
 
 def add_row(output: Path, row: dict[str, Any]) -> dict[str, Any]:
@@ -165,7 +208,9 @@ def add_row(output: Path, row: dict[str, Any]) -> dict[str, Any]:
     file = output / f"{NAME}.json"
     rows = json.loads(file.read_text())["rows"] if file.is_file() else []
     key = ("variant", "epochs", "seed")
-    rows = [one for one in rows if [one[name] for name in key] != [row[name] for name in key]] + [row]
+    rows = [one for one in rows if [one[name] for name in key] != [row[name] for name in key]] + [
+        row
+    ]
     report = {
         "preset": PRESET,
         "split": "val",
@@ -212,7 +257,9 @@ def markdown(report: dict[str, Any]) -> str:
 def curves(rows: list[dict[str, Any]]) -> list[str]:
     """Return the lines of a table of the long runs' accuracies by epoch."""
     long = sorted((row for row in rows if row["epochs"] >= LONG), key=lambda row: best(row, 5, 84))
-    epochs = [str(epoch) for epoch in range(40, max((row["epochs"] for row in long), default=0) + 1, 10)]
+    epochs = [
+        str(epoch) for epoch in range(40, max((row["epochs"] for row in long), default=0) + 1, 10)
+    ]
     lines = [
         f"The runs of {LONG} epochs or more by epoch, on the episodes that chose the epochs:",
         "",
@@ -221,7 +268,10 @@ def curves(rows: list[dict[str, Any]]) -> list[str]:
     ]
     for row in long:
         found = [row["validation"].get(epoch) for epoch in epochs]
-        cells = [f"{one['1-shot centroid']:.1f} / {one['5-shot centroid']:.1f}" if one else "–" for one in found]
+        cells = [
+            f"{one['1-shot centroid']:.1f} / {one['5-shot centroid']:.1f}" if one else "–"
+            for one in found
+        ]
         lines.append(f"| {row['variant']} | {' | '.join(cells)} |")
     return lines
 

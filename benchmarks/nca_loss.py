@@ -1,11 +1,12 @@
 """Time and peak memory of `nca_loss`, forward and backward, against pytorch-metric-learning's NCALoss in the same run.
 
-The two compute the same number. The floor is the time of three matrix products: one for the distances, and one for the
-gradient of either end. `nca_loss` can come out a little under it: at 512 and 2,048, where one block holds all pairs,
-the symmetry of the distances saves it a product, and at 8,192 its blocks stay in the cache, which a large product
-does not.
+The two compute the same number. The floor is the time of three matrix products: one for the
+distances, and one for the gradient of either end. `nca_loss` can come out a little under it: at 512
+and 2,048, where one block holds all pairs, the symmetry of the distances saves it a product, and at
+8,192 its blocks stay in the cache, which a large product does not.
 
-    python benchmarks/nca_loss.py            # prints a table, writes benchmarks/results/nca_loss.json
+    python benchmarks/nca_loss.py            # prints a table, writes
+    benchmarks/results/nca_loss.json
 """
 
 import argparse
@@ -27,12 +28,19 @@ SIZES, DIM, N_CLASSES = (512, 2048, 8192), 640, 64
 RESULTS = Path(__file__).parent / "results" / "nca_loss.json"
 
 PEER = NCALoss(distance=LpDistance(normalize_embeddings=False, p=2, power=2))
-LOSSES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {"nearshot": nca_loss, "pytorch-metric-learning": PEER}
+LOSSES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "nearshot": nca_loss,
+    "pytorch-metric-learning": PEER,
+}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=str(__doc__), formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--memory", nargs=2, metavar=("LOSS", "SIZE"), help="print one loss's peak memory and stop")
+    parser = argparse.ArgumentParser(
+        description=str(__doc__), formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--memory", nargs=2, metavar=("LOSS", "SIZE"), help="print one loss's peak memory and stop"
+    )
     options = parser.parse_args()
     if options.memory:
         print(peak_memory(LOSSES[options.memory[0]], int(options.memory[1])))

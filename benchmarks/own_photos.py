@@ -2,9 +2,11 @@
 
 Prepare a folder of photos, train on it with the defaults, and give the run's folder:
 
-    nearshot data prepare ./birds --side 160 --train-classes train.txt --val-classes val.txt --test-classes test.txt
+    nearshot data prepare ./birds --side 160 --train-classes train.txt --val-classes val.txt
+    --test-classes test.txt
     nearshot train --dataset ./birds --side 160 --input-size 160 --epochs 4 --output runs/birds
-    python benchmarks/own_photos.py runs/birds     # reads the test classes; writes benchmarks/results/own-photos.json
+    python benchmarks/own_photos.py runs/birds     # reads the test classes; writes
+    benchmarks/results/own-photos.json
 """
 
 import argparse
@@ -34,27 +36,37 @@ def untrained(run: TrainedRun) -> dict[int, Accuracy]:
     )
     centre, test = network.features(run.store("train")).mean(0), run.store("test")
     return {
-        n_shot: evaluate_features(network.features(test), test.labels, n_shot=n_shot, centre=centre, split="test")
+        n_shot: evaluate_features(
+            network.features(test), test.labels, n_shot=n_shot, centre=centre, split="test"
+        )
         for n_shot in SHOTS
     }
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=str(__doc__), formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=str(__doc__), formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("run", type=Path, help="the folder of a finished run with init")
-    parser.add_argument("--data-dir", type=Path, help="where datasets live (default: ~/.cache/nearshot)")
+    parser.add_argument(
+        "--data-dir", type=Path, help="where datasets live (default: ~/.cache/nearshot)"
+    )
     options = parser.parse_args()
     run = TrainedRun(options.run, data_dir=options.data_dir)
     result, config = run.run.read("result.json"), run.config
     names = {n_shot: f"{n_shot}-shot centroid" for n_shot in SHOTS}
-    after = {one.n_shot: one.accuracy for one in evaluate_run(run, Request(classifiers=("centroid",)))}
+    after = {
+        one.n_shot: one.accuracy for one in evaluate_run(run, Request(classifiers=("centroid",)))
+    }
     before = untrained(run)
     validation = {
         "before training": [f"{result['initial'][names[n_shot]]:.2f}" for n_shot in SHOTS],
         "after training": [f"{result['best'][names[n_shot]]['mean']:.2f}" for n_shot in SHOTS],
     }
     rows = {"before training": before, "after training": after}
-    sizes = {split: f"{len(run.store(split).class_names)} classes" for split in ("train", "val", "test")}
+    sizes = {
+        split: f"{len(run.store(split).class_names)} classes" for split in ("train", "val", "test")
+    }
     lines = [
         f"`{config.init}` at {config.input_size}×{config.input_size} on {dataset_name(config.dataset)}: "
         f"{sizes['train']} and {len(run.store('train')):,} photos for {config.epochs} epochs of training, "
@@ -72,7 +84,9 @@ def main() -> None:
         "config": replace(config, dataset=dataset_name(config.dataset)).as_dict(),
         "fingerprints": result["fingerprints"],
         "validation": validation,
-        "test": {name: {n_shot: row[n_shot].mean for n_shot in SHOTS} for name, row in rows.items()},
+        "test": {
+            name: {n_shot: row[n_shot].mean for n_shot in SHOTS} for name, row in rows.items()
+        },
         "protocol": str(after[SHOTS[0]].protocol),
     }
     RESULTS.mkdir(exist_ok=True)

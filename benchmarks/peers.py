@@ -1,16 +1,18 @@
 """Time nearshot against its peers in one run: evaluating episodes, and the NCA loss forward and backward.
 
-Evaluation: 10,000 episodes of 5-way 5-shot with 15 queries a class, nearest centroid on centred, normalised features.
-easyfsl runs as in its `scripts/benchmark_methods.py`: `FeaturesDataset`, `TaskSampler`, a `DataLoader`, `evaluate`.
-The code of the paper's authors is not a package, so its steps are written anew: a loop over episodes in NumPy
-(`evaluation.loop`), and a loss from one matrix of distances and two masks (`published_loss`).
+Evaluation: 10,000 episodes of 5-way 5-shot with 15 queries a class, nearest centroid on centred,
+normalised features. easyfsl runs as in its `scripts/benchmark_methods.py`: `FeaturesDataset`,
+`TaskSampler`, a `DataLoader`, `evaluate`. The code of the paper's authors is not a package, so its
+steps are written anew: a loop over episodes in NumPy (`evaluation.loop`), and a loss from one
+matrix of distances and two masks (`published_loss`).
 
-The losses compute the same number, and the script stops if they do not. Competitors take turns, so that what else the
-machine does meets all alike; the fastest turn counts. All run on one thread: the loops are made of small operations,
-which more threads can slow down.
+The losses compute the same number, and the script stops if they do not. Competitors take turns, so
+that what else the machine does meets all alike; the fastest turn counts. All run on one thread: the
+loops are made of small operations, which more threads can slow down.
 
     pip install easyfsl                      # brings torchvision
-    python benchmarks/peers.py               # prints a table, writes benchmarks/results/peers.json; takes two minutes
+    python benchmarks/peers.py               # prints a table, writes benchmarks/results/peers.json;
+    takes two minutes
 """
 
 import argparse
@@ -45,9 +47,14 @@ NEARSHOT, EASYFSL, PML, AUTHORS = "nearshot", "easyfsl", "pytorch-metric-learnin
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=str(__doc__), formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=str(__doc__), formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument(
-        "--rounds", type=int, default=5, help="turns of each evaluation; a loss takes six times as many"
+        "--rounds",
+        type=int,
+        default=5,
+        help="turns of each evaluation; a loss takes six times as many",
     )
     rounds = parser.parse_args().rounds
     torch.set_num_threads(1)
@@ -73,12 +80,16 @@ def processor() -> str:
     """Return the processor's name, where Linux gives it."""
     path = Path("/proc/cpuinfo")
     names = (
-        [line.split(": ")[1] for line in path.read_text().splitlines() if "model name" in line] if path.exists() else []
+        [line.split(": ")[1] for line in path.read_text().splitlines() if "model name" in line]
+        if path.exists()
+        else []
     )
     return names[0] if names else platform.machine()
 
 
-def take_turns(work: Mapping[str, Callable[[], Any]], rounds: int) -> tuple[dict[str, Any], dict[str, float]]:
+def take_turns(
+    work: Mapping[str, Callable[[], Any]], rounds: int
+) -> tuple[dict[str, Any], dict[str, float]]:
     """Return what each competitor returned last, and the seconds of its fastest turn."""
     results: dict[str, Any] = {}
     seconds = dict.fromkeys(work, float("inf"))
@@ -117,7 +128,9 @@ def time_evaluation(rounds: int) -> tuple[dict[str, float], dict[str, float]]:
     random.seed(0)
     return take_turns(
         {
-            NEARSHOT: lambda: evaluate_features(features, labels, centre=centre, progress=False).mean,
+            NEARSHOT: lambda: (
+                evaluate_features(features, labels, centre=centre, progress=False).mean
+            ),
             EASYFSL: lambda: 100 * evaluate(model, loader, device="cpu", use_tqdm=False),
             AUTHORS: authors,
         },
@@ -127,7 +140,9 @@ def time_evaluation(rounds: int) -> tuple[dict[str, float], dict[str, float]]:
 
 def published_loss(embeddings: Tensor, labels: Tensor) -> Tensor:
     """Return the NCA loss with the steps of the published code: all distances, masks of two kinds, and lower bounds."""
-    similarities = torch.cdist(embeddings, embeddings).square().clamp_min(1e-10).neg().exp()  # (image, image)
+    similarities = (
+        torch.cdist(embeddings, embeddings).square().clamp_min(1e-10).neg().exp()
+    )  # (image, image)
     same = labels[:, None] == labels
     positive = (similarities * (same.float() - torch.eye(len(labels)))).sum(0)
     negative = (similarities * (~same).float()).sum(0).clamp_min(1e-10)
@@ -146,8 +161,14 @@ def time_losses(size: int, rounds: int) -> dict[str, float]:
         gradient = embeddings.grad
         return value.detach(), torch.empty(0) if gradient is None else gradient
 
-    losses: dict[str, Callable[[Tensor, Tensor], Tensor]] = {NEARSHOT: nca_loss, PML: PEER, AUTHORS: published_loss}
-    results, seconds = take_turns({name: partial(step, loss) for name, loss in losses.items()}, rounds)
+    losses: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+        NEARSHOT: nca_loss,
+        PML: PEER,
+        AUTHORS: published_loss,
+    }
+    results, seconds = take_turns(
+        {name: partial(step, loss) for name, loss in losses.items()}, rounds
+    )
     for value, gradient in results.values():
         torch.testing.assert_close(value, results[NEARSHOT][0], rtol=1e-4, atol=0)
         torch.testing.assert_close(gradient, results[NEARSHOT][1], rtol=1e-2, atol=1e-6)
@@ -157,7 +178,10 @@ def time_losses(size: int, rounds: int) -> dict[str, float]:
 def cells(times: Mapping[str, float], unit: str) -> str:
     """Return the cells of one row: nearshot's time, and each peer's with how many times as long it is."""
     ours = times[NEARSHOT]
-    peers = [f"{times[n]:.3g} {unit} ({times[n] / ours:.1f}×)" if n in times else "–" for n in (EASYFSL, PML, AUTHORS)]
+    peers = [
+        f"{times[n]:.3g} {unit} ({times[n] / ours:.1f}×)" if n in times else "–"
+        for n in (EASYFSL, PML, AUTHORS)
+    ]
     return " | ".join([f"{ours:.3g} {unit}", *peers])
 
 

@@ -6,14 +6,15 @@
     python benchmarks/photos.py flowers=Flower-Classifier/flowers birds=CUB-200-2011-dataset
     python benchmarks/photos.py signs=Traffic/gtsrb --images 18 --pattern '*_00029.ppm'
 
-Give any folders in which an image's own folder is its class. Of each, 60 classes of 40 images are used, evenly spread
-over the sorted names; with the slower ResNet-12, every second class and 20 images of it. Of traffic signs, only the
-last of the 30 frames of each sign is used: the others show the same sign. 19 classes have at least 18 signs.
+Give any folders in which an image's own folder is its class. Of each, 60 classes of 40 images are
+used, evenly spread over the sorted names; with the slower ResNet-12, every second class and 20
+images of it. Of traffic signs, only the last of the 30 frames of each sign is used: the others show
+the same sign. 19 classes have at least 18 signs.
 
-Every image is embedded once, and the embeddings are kept in `--cache`. Choices were made on flowers and on the
-validation classes of CIFAR-FS; birds were then measured once. No setting was chosen on signs, but the row of HOG alone
-was added because an earlier trial found it the best on them. Results are added to those of earlier datasets. It takes
-about a quarter of an hour on a core.
+Every image is embedded once, and the embeddings are kept in `--cache`. Choices were made on flowers
+and on the validation classes of CIFAR-FS; birds were then measured once. No setting was chosen on
+signs, but the row of HOG alone was added because an earlier trial found it the best on them.
+Results are added to those of earlier datasets. It takes about a quarter of an hour on a core.
 """
 
 import argparse
@@ -45,7 +46,10 @@ SHOTS, MAIN_WAY, OTHER_WAYS, OTHER_SHOTS = (1, 2, 5, 10, 20), 10, (5, 20, 50), (
 PHOTOS, SMALL = "efficientnet-lite0", "resnet12-nca-cifar-fs"
 N_COLOURS = 64
 MAX_LOGISTIC = 100  # support images; more take scikit-learn minutes for all draws
-VIEW_CLASSES, VIEW_SUPPORT = 20, 5  # classes, and images of each, that are also embedded in other views
+VIEW_CLASSES, VIEW_SUPPORT = (
+    20,
+    5,
+)  # classes, and images of each, that are also embedded in other views
 UNEVEN_WAYS, UNEVEN_SIZES = (5, 10, 20), (1, 2, 3, 5, 10, 20)
 RATE = 0.05
 Array = npt.NDArray[Any]
@@ -85,7 +89,11 @@ def thinned(photos: dict[str, list[Path]]) -> dict[str, list[Path]]:
     """Return the images that are embedded with the slower network: of many classes half, and half of each."""
     if len(photos) <= N_CLASSES // 2:
         return photos
-    return {name: paths[: len(paths) // 2] for number, (name, paths) in enumerate(photos.items()) if number % 2 == 0}
+    return {
+        name: paths[: len(paths) // 2]
+        for number, (name, paths) in enumerate(photos.items())
+        if number % 2 == 0
+    }
 
 
 def thinned_features(photos: Photos) -> Photos:
@@ -117,14 +125,19 @@ def hog_and_colours(paths: list[Path]) -> Array:
     for square in read_each(paths, lambda content: content.square(64)):
         grey = np.asarray(square, dtype=np.float64).mean(2)
         down, across = np.gradient(grey)
-        sizes, directions = np.hypot(down, across), (np.arctan2(down, across) % np.pi / np.pi * 9).astype(int) % 9
+        sizes, directions = (
+            np.hypot(down, across),
+            (np.arctan2(down, across) % np.pi / np.pi * 9).astype(int) % 9,
+        )
         cells = np.zeros((8, 8, 9))
         rows, columns = np.indices(grey.shape) // 8
         np.add.at(cells, (rows, columns, directions), sizes)
         blocks = np.lib.stride_tricks.sliding_window_view(cells, (2, 2), (0, 1)).reshape(7, 7, 36)
         gradients = (blocks / (np.linalg.norm(blocks, axis=2, keepdims=True) + 1e-9)).ravel()
         levels = np.asarray(square) // 64
-        colours = np.bincount((levels[..., 0] * 16 + levels[..., 1] * 4 + levels[..., 2]).ravel(), minlength=N_COLOURS)
+        colours = np.bincount(
+            (levels[..., 0] * 16 + levels[..., 1] * 4 + levels[..., 2]).ravel(), minlength=N_COLOURS
+        )
         found.append(np.concatenate([unit(gradients[None])[0], unit(np.sqrt(colours)[None])[0]]))
     return np.stack(found).astype(np.float32)
 
@@ -134,9 +147,14 @@ def draws(photos: Photos, n_way: int, n_shot: int, *, n_query: int = N_QUERY) ->
     classes = [np.flatnonzero(photos.labels == label) for label in np.unique(photos.labels)]
     for seed in range(N_DRAWS):
         generator = np.random.default_rng([n_way, n_shot, seed])
-        mixed = [generator.permutation(classes[number]) for number in generator.permutation(len(classes))[: 2 * n_way]]
+        mixed = [
+            generator.permutation(classes[number])
+            for number in generator.permutation(len(classes))[: 2 * n_way]
+        ]
         query = [images[n_shot : n_shot + n_query] for images in mixed[:n_way]]
-        strangers = np.concatenate([images[:n_query] for images in mixed[n_way:]] or [np.zeros(0, int)])
+        strangers = np.concatenate(
+            [images[:n_query] for images in mixed[n_way:]] or [np.zeros(0, int)]
+        )
         yield Draw(
             photos.features[np.concatenate([images[:n_shot] for images in mixed[:n_way]])],
             np.repeat(np.arange(n_way), n_shot),
@@ -182,12 +200,18 @@ def logistic(strength: float) -> Callable[[Array, Array, Array], Array]:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ConvergenceWarning)
             warnings.filterwarnings("ignore", "The number of unique classes")  # one image of each
-            return np.asarray(LogisticRegression(C=strength, max_iter=200).fit(support, labels).predict(query))
+            return np.asarray(
+                LogisticRegression(C=strength, max_iter=200).fit(support, labels).predict(query)
+            )
 
     return answers
 
 
-TREATMENTS = {"as they are": unchanged, "normalised": normalised, "centred on the support": support_centred}
+TREATMENTS = {
+    "as they are": unchanged,
+    "normalised": normalised,
+    "centred on the support": support_centred,
+}
 HEADS: dict[str, Callable[[Array, Array, Array], Array]] = {
     **{name: defined(name) for name in CLASSIFIERS},
     "logistic, C = 30": logistic(30.0),
@@ -196,14 +220,19 @@ HEADS: dict[str, Callable[[Array, Array, Array], Array]] = {
 
 def mean_of(values: list[float]) -> dict[str, float]:
     """Return the mean over draws and its 95 % interval."""
-    return {"mean": float(np.mean(values)), "interval95": float(1.96 * np.std(values, ddof=1) / len(values) ** 0.5)}
+    return {
+        "mean": float(np.mean(values)),
+        "interval95": float(1.96 * np.std(values, ddof=1) / len(values) ** 0.5),
+    }
 
 
 def accuracies(photos: Photos, settings: list[tuple[int, int]]) -> list[dict[str, Any]]:
     """Return the accuracy of every classifier by ways and shots; of ten ways, on every treatment of features."""
     rows = []
     n_classes, n_images = len(np.unique(photos.labels)), np.bincount(photos.labels).max()
-    for n_way, n_shot in with_progress([one for one in settings if one[0] <= n_classes], "classifiers"):
+    for n_way, n_shot in with_progress(
+        [one for one in settings if one[0] <= n_classes], "classifiers"
+    ):
         if 2 * n_shot > n_images:
             continue
         found: dict[tuple[str, str], list[float]] = {}
@@ -217,7 +246,13 @@ def accuracies(photos: Photos, settings: list[tuple[int, int]]) -> list[dict[str
                     right = answers(support, draw.labels, query) == draw.query_labels
                     found.setdefault((head, treatment), []).append(100 * float(right.mean()))
         rows += [
-            {"n_way": n_way, "n_shot": n_shot, "head": head, "features": treatment, "accuracy_percent": mean_of(values)}
+            {
+                "n_way": n_way,
+                "n_shot": n_shot,
+                "head": head,
+                "features": treatment,
+                "accuracy_percent": mean_of(values),
+            }
             for (head, treatment), values in found.items()
         ]
     return rows
@@ -232,20 +267,41 @@ def uneven(photos: Photos) -> list[dict[str, Any]]:
         found: dict[str, list[float]] = {}
         for seed in range(N_DRAWS):
             generator = np.random.default_rng([n_way, seed])
-            mixed = [generator.permutation(classes[number]) for number in generator.permutation(len(classes))[:n_way]]
+            mixed = [
+                generator.permutation(classes[number])
+                for number in generator.permutation(len(classes))[:n_way]
+            ]
             counts = generator.choice(sizes, n_way)
-            support = np.concatenate([images[:count] for images, count in zip(mixed, counts, strict=True)])
+            support = np.concatenate(
+                [images[:count] for images, count in zip(mixed, counts, strict=True)]
+            )
             query = np.concatenate([images[max(sizes) :][:N_QUERY] for images in mixed])
-            labels, truth = np.repeat(np.arange(n_way), counts), np.repeat(np.arange(n_way), len(query) // n_way)
+            labels, truth = (
+                np.repeat(np.arange(n_way), counts),
+                np.repeat(np.arange(n_way), len(query) // n_way),
+            )
             for name in CLASSIFIERS:
-                model = FewShotClassifier(None, classifier=name, centre=photos.centre, temperature=1.0)
-                answers = model.fit(photos.features[support], labels).predict(photos.features[query])
+                model = FewShotClassifier(
+                    None, classifier=name, centre=photos.centre, temperature=1.0
+                )
+                answers = model.fit(photos.features[support], labels).predict(
+                    photos.features[query]
+                )
                 found.setdefault(name, []).append(100 * float((answers == truth).mean()))
             known, new = unit(photos.features[support]), unit(photos.features[query])
-            for name, balance in (("logistic, C = 30", None), ("logistic, C = 30, balanced", "balanced")):
-                regression = LogisticRegression(C=30, max_iter=200, class_weight=balance).fit(known, labels)
-                found.setdefault(name, []).append(100 * float((regression.predict(new) == truth).mean()))
-        rows += [{"n_way": n_way, "head": k, "accuracy_percent": mean_of(v)} for k, v in found.items()]
+            for name, balance in (
+                ("logistic, C = 30", None),
+                ("logistic, C = 30, balanced", "balanced"),
+            ):
+                regression = LogisticRegression(C=30, max_iter=200, class_weight=balance).fit(
+                    known, labels
+                )
+                found.setdefault(name, []).append(
+                    100 * float((regression.predict(new) == truth).mean())
+                )
+        rows += [
+            {"n_way": n_way, "head": k, "accuracy_percent": mean_of(v)} for k, v in found.items()
+        ]
     return rows
 
 
@@ -265,7 +321,9 @@ def unknowns(photos: Photos) -> list[dict[str, Any]]:
                 ).fit(draw.support, draw.labels)
                 for name in ("auto", "centroid")
             }
-            for kind, values in newness(models, np.concatenate([draw.query, draw.strangers])).items():
+            for kind, values in newness(
+                models, np.concatenate([draw.query, draw.strangers])
+            ).items():
                 auroc.setdefault(kind, []).append(100 * float(roc_auc_score(truth, values)))
             for name, model in models.items():
                 for group, images in (("known", draw.query), ("unseen", draw.strangers)):
@@ -289,7 +347,9 @@ def newness(models: dict[str, FewShotClassifier], images: Array) -> dict[str, Ar
     scores = fitted.answer(query).scores
     return {
         "distance to the class mean": models["centroid"].novelty(images),
-        "distance to the nearest photo": torch.cdist(query, fitted.support.features).amin(1).numpy(),
+        "distance to the nearest photo": torch.cdist(query, fitted.support.features)
+        .amin(1)
+        .numpy(),
         "highest probability": 1 - models["auto"].predict_proba(images).max(1),
         "highest score": -scores.amax(1).numpy(),
         "energy": -(scores / fitted.temperature).logsumexp(1).numpy(),
@@ -300,7 +360,11 @@ def newness(models: dict[str, FewShotClassifier], images: Array) -> dict[str, Ar
 def promises(photos: Photos) -> list[dict[str, Any]]:
     """Return whether the default's probabilities and its accuracy estimate hold."""
     rows = []
-    settings = [one for one in ((5, 5), (10, 2), (10, 5), (10, 20)) if 2 * one[1] <= np.bincount(photos.labels).max()]
+    settings = [
+        one
+        for one in ((5, 5), (10, 2), (10, 5), (10, 20))
+        if 2 * one[1] <= np.bincount(photos.labels).max()
+    ]
     for n_way, n_shot in with_progress(settings, "promises"):
         found: dict[str, list[float]] = {"accuracy": [], "stated": [], "estimate": [], "covers": []}
         for draw in draws(photos, n_way, n_shot):
@@ -310,15 +374,24 @@ def promises(photos: Photos) -> list[dict[str, Any]]:
             found["accuracy"].append(100 * accuracy)
             found["stated"].append(100 * float(probabilities.max(1).mean()))
             found["estimate"].append(100 * estimate.mean)
-            found["covers"].append(100.0 * (estimate.interval[0] <= accuracy <= estimate.interval[1]))
-        rows.append({"n_way": n_way, "n_shot": n_shot} | {name: mean_of(values) for name, values in found.items()})
+            found["covers"].append(
+                100.0 * (estimate.interval[0] <= accuracy <= estimate.interval[1])
+            )
+        rows.append(
+            {"n_way": n_way, "n_shot": n_shot}
+            | {name: mean_of(values) for name, values in found.items()}
+        )
     return rows
 
 
 def views(photos: dict[str, list[Path]], plain: Photos, cache: Path) -> list[dict[str, Any]]:
     """Return the accuracy if support images are also given in other views, for 10 of the first classes."""
     embedder, side = Embedder(PHOTOS, device="cpu"), 256
-    paths = [path for of_class in list(photos.values())[:VIEW_CLASSES] for path in of_class[:VIEW_SUPPORT]]
+    paths = [
+        path
+        for of_class in list(photos.values())[:VIEW_CLASSES]
+        for path in of_class[:VIEW_SUPPORT]
+    ]
     file = cache / "views.npy"
     if not file.is_file():
         cut = side - embedder.spec.input_size
@@ -326,7 +399,9 @@ def views(photos: dict[str, list[Path]], plain: Photos, cache: Path) -> list[dic
         for square in read_each(paths, lambda content: content.square(side)):
             large = np.asarray(square)
             middle = large[cut // 2 : side - cut // 2, cut // 2 : side - cut // 2]
-            corners = [large[y : y + side - cut, x : x + side - cut] for y in (0, cut) for x in (0, cut)]
+            corners = [
+                large[y : y + side - cut, x : x + side - cut] for y in (0, cut) for x in (0, cut)
+            ]
             found.append(embedder.embed_squares(np.stack([middle[:, ::-1], *corners])))
         np.save(file, np.stack(found))
     more = np.load(file).reshape(VIEW_CLASSES, VIEW_SUPPORT, 5, -1)
@@ -336,37 +411,66 @@ def views(photos: dict[str, list[Path]], plain: Photos, cache: Path) -> list[dic
         found_by: dict[str, list[float]] = {}
         for seed in range(N_DRAWS):
             generator = np.random.default_rng([n_shot, seed])
-            classes, images = generator.permutation(VIEW_CLASSES)[:10], generator.permutation(VIEW_SUPPORT)[:n_shot]
+            classes, images = (
+                generator.permutation(VIEW_CLASSES)[:10],
+                generator.permutation(VIEW_SUPPORT)[:n_shot],
+            )
             query = features[classes, VIEW_SUPPORT:].reshape(-1, features.shape[2])
             truth = np.repeat(np.arange(10), N_IMAGES - VIEW_SUPPORT)
             for kind, n_views in (("one view", 0), ("and mirrored", 1), ("and four corners", 5)):
                 given = np.concatenate(
-                    [features[classes][:, images][:, :, None], more[classes][:, images, :n_views]], axis=2
+                    [features[classes][:, images][:, :, None], more[classes][:, images, :n_views]],
+                    axis=2,
                 )
                 support = given.reshape(10, -1, features.shape[2]).reshape(-1, features.shape[2])
                 labels = np.repeat(np.arange(10), n_shot * (1 + n_views))
                 answers = defined("ridge")(unit(support), labels, unit(query))
                 found_by.setdefault(kind, []).append(100 * float((answers == truth).mean()))
-        rows += [{"n_shot": n_shot, "views": k, "accuracy_percent": mean_of(v)} for k, v in found_by.items()]
+        rows += [
+            {"n_shot": n_shot, "views": k, "accuracy_percent": mean_of(v)}
+            for k, v in found_by.items()
+        ]
     return rows
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=str(__doc__), formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("datasets", nargs="+", metavar="NAME=FOLDER", help="images in folders by class")
-    parser.add_argument("--images", type=int, default=N_IMAGES, help="images of a class; classes of fewer are skipped")
+    parser = argparse.ArgumentParser(
+        description=str(__doc__), formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "datasets", nargs="+", metavar="NAME=FOLDER", help="images in folders by class"
+    )
+    parser.add_argument(
+        "--images",
+        type=int,
+        default=N_IMAGES,
+        help="images of a class; classes of fewer are skipped",
+    )
     parser.add_argument("--pattern", default="*", help="which file names are read (default: all)")
-    parser.add_argument("--small", nargs="*", default=["cifar-fs"], help="datasets that are shown with ResNet-12")
-    parser.add_argument("--views", default="flowers", help="the dataset on which more views are tried")
-    parser.add_argument("--cache", type=Path, default=Path("photos-cache"), help="where embeddings are kept")
-    parser.add_argument("--output", type=Path, default=RESULTS, help="where results go (default: benchmarks/results)")
+    parser.add_argument(
+        "--small", nargs="*", default=["cifar-fs"], help="datasets that are shown with ResNet-12"
+    )
+    parser.add_argument(
+        "--views", default="flowers", help="the dataset on which more views are tried"
+    )
+    parser.add_argument(
+        "--cache", type=Path, default=Path("photos-cache"), help="where embeddings are kept"
+    )
+    parser.add_argument(
+        "--output",
+        type=Path,
+        default=RESULTS,
+        help="where results go (default: benchmarks/results)",
+    )
     options = parser.parse_args()
     file = options.output / "photos.json"
     report: dict[str, Any] = {"datasets": {}}
     if file.is_file():
         report |= json.loads(file.read_text())
     report |= {"draws": N_DRAWS, "queries": N_QUERY, "rate": RATE}
-    grid = [(MAIN_WAY, shot) for shot in SHOTS] + [(way, shot) for way in OTHER_WAYS for shot in OTHER_SHOTS]
+    grid = [(MAIN_WAY, shot) for shot in SHOTS] + [
+        (way, shot) for way in OTHER_WAYS for shot in OTHER_SHOTS
+    ]
     for given in options.datasets:
         name, folder = given.split("=", 1)
         photos = find_photos(Path(folder), options.images, options.pattern)
@@ -384,7 +488,9 @@ def main() -> None:
             "n_classes": len(photos),
             "n_images": options.images,
             "network": network,
-            "networks": {one: accuracies(features, [(MAIN_WAY, 5)]) for one, features in few.items()},
+            "networks": {
+                one: accuracies(features, [(MAIN_WAY, 5)]) for one, features in few.items()
+            },
             "accuracy": accuracies(shown, grid),
             "uneven": uneven(shown),
             "unknown": unknowns(shown),

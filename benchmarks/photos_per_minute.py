@@ -1,12 +1,14 @@
 """Measure how many photographs a minute are embedded, from JPEG files to features, on two cores.
 
-nearshot embeds them with an empty cache (cold) and a full one (warm), with `efficientnet-lite0` and with its small
-network. Beside it, first scripts do the same with timm's own loader and network, where timm is installed, and with
-scikit-learn on histograms of oriented gradients. Ways take turns, so that a busy moment affects all of them; the best
-round counts. The table has wall-clock time and processor time. timm's networks are untrained, which does not change the
-time. Without a folder, the photos are drawn: smooth noise of 500×667 pixels.
+nearshot embeds them with an empty cache (cold) and a full one (warm), with `efficientnet-lite0` and
+with its small network. Beside it, first scripts do the same with timm's own loader and network,
+where timm is installed, and with scikit-learn on histograms of oriented gradients. Ways take turns,
+so that a busy moment affects all of them; the best round counts. The table has wall-clock time and
+processor time. timm's networks are untrained, which does not change the time. Without a folder, the
+photos are drawn: smooth noise of 500×667 pixels.
 
-    python benchmarks/photos_per_minute.py [FOLDER]     # writes benchmarks/results/photos-per-minute.json and .md
+    python benchmarks/photos_per_minute.py [FOLDER]     # writes
+    benchmarks/results/photos-per-minute.json and .md
 """
 
 import argparse
@@ -37,8 +39,12 @@ Row = dict[str, Any]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=str(__doc__), formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path, nargs="?", help="JPEG photos, at any depth (default: drawn ones)")
+    parser = argparse.ArgumentParser(
+        description=str(__doc__), formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "folder", type=Path, nargs="?", help="JPEG photos, at any depth (default: drawn ones)"
+    )
     parser.add_argument("--photos", type=int, default=128, help="how many to embed (default: 128)")
     parser.add_argument("--rounds", type=int, default=5, help="of each way (default: 5)")
     parser.add_argument("--threads", type=int, default=2, help="cores to use (default: 2)")
@@ -47,7 +53,11 @@ def main() -> None:
     load = os.getloadavg()[0]
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
-        given = sorted(options.folder.rglob("*.jpg")) if options.folder else drawn_photos(folder, options.photos)
+        given = (
+            sorted(options.folder.rglob("*.jpg"))
+            if options.folder
+            else drawn_photos(folder, options.photos)
+        )
         photos = given[:: max(1, len(given) // options.photos)][: options.photos]
         rows = in_turns(ways(photos, folder), len(photos), options.rounds)
     report: Row = {
@@ -85,11 +95,15 @@ def ways(photos: Sequence[Path], folder: Path) -> dict[str, Callable[[], object]
         "scikit-learn, HOG and logistic regression": lambda: by_hog(photos),
     }
     if HAS_TIMM:
-        found["timm's tf_efficientnet_lite0, a plain loop, 32 at a time"] = by_timm("tf_efficientnet_lite0", photos)
+        found["timm's tf_efficientnet_lite0, a plain loop, 32 at a time"] = by_timm(
+            "tf_efficientnet_lite0", photos
+        )
         for name in TIMM_BACKBONES:
             backbone = build_backbone(name, input_size=TIMM_INPUT_SIZE).eval()
             embedder = Embedder(backbone, device="cpu", copy=False)
-            found[f"nearshot, {name} at {TIMM_INPUT_SIZE}"] = lambda embedder=embedder: embedder(photos)  # type: ignore[misc]
+            found[f"nearshot, {name} at {TIMM_INPUT_SIZE}"] = lambda embedder=embedder: embedder(
+                photos
+            )  # type: ignore[misc]
     return found
 
 
@@ -98,12 +112,16 @@ def by_timm(name: str, photos: Sequence[Path]) -> Callable[[], object]:
     import timm
 
     model: Any = timm.create_model(name, num_classes=0).eval()
-    transform = timm.data.create_transform(**timm.data.resolve_model_data_config(model), is_training=False)
+    transform = timm.data.create_transform(
+        **timm.data.resolve_model_data_config(model), is_training=False
+    )
 
     def embed() -> list[torch.Tensor]:
         found = []
         for start in range(0, len(photos), 32):
-            images = [transform(Image.open(path).convert("RGB")) for path in photos[start : start + 32]]
+            images = [
+                transform(Image.open(path).convert("RGB")) for path in photos[start : start + 32]
+            ]
             with torch.inference_mode():
                 found.append(model(torch.stack(images)))
         return found
@@ -156,7 +174,9 @@ def markdown(report: Row) -> str:
     for one in report["rows"]:
         busy = one["processor_ms_per_photo"]
         allowed = 60_000 * report["threads"] / busy
-        lines.append(f"| {one['way']} | {one['photos_per_minute']:,.0f} | {allowed:,.0f} | {busy:.1f} |")
+        lines.append(
+            f"| {one['way']} | {one['photos_per_minute']:,.0f} | {allowed:,.0f} | {busy:.1f} |"
+        )
     return "\n".join(lines) + "\n"
 
 

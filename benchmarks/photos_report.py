@@ -28,7 +28,13 @@ def summary(report: dict[str, Any], rows: Sequence[tuple[str, ...]] = NETWORKS) 
     """Return the table of networks and classifiers."""
     datasets = report["datasets"]
     body = [
-        [title, *(number(cell(one["networks"].get(network, []), 10, 5, head, how)) for one in datasets.values())]
+        [
+            title,
+            *(
+                number(cell(one["networks"].get(network, []), 10, 5, head, how))
+                for one in datasets.values()
+            ),
+        ]
         for title, network, head, how in rows
     ]
     head = f"Accuracy in per cent, 10 classes, 5 photos of each, mean of {report['draws']} draws and its 95 % interval:"
@@ -54,7 +60,10 @@ def markdown(report: dict[str, Any]) -> str:
         rows = one["accuracy"]
         shots = sorted({row["n_shot"] for row in rows if row["n_way"] == 10})
         heads = dict.fromkeys(row["head"] for row in rows)
-        body = [[head, *(number(cell(rows, 10, shot, head, "normalised")) for shot in shots)] for head in heads]
+        body = [
+            [head, *(number(cell(rows, 10, shot, head, "normalised")) for shot in shots)]
+            for head in heads
+        ]
         parts.append(table([f"{name}, `{one['network']}`", *map(photos, shots)], body))
     parts.append("By the number of classes, 5 photos of each, normalised:")
     for name, one in datasets.items():
@@ -65,11 +74,16 @@ def markdown(report: dict[str, Any]) -> str:
             for head in ("centroid", "ridge", "logistic, C = 30")
         ]
         parts.append(table([name, *(f"{way} classes" for way in ways)], body))
-    parts.append("Classes of different sizes, of 1 to 20 photos each (of signs: 1 to 5), normalised:")
+    parts.append(
+        "Classes of different sizes, of 1 to 20 photos each (of signs: 1 to 5), normalised:"
+    )
     for name, one in datasets.items():
         rows = one["uneven"]
         found = {(row["n_way"], row["head"]): number(row["accuracy_percent"]) for row in rows}
-        ways, heads = sorted({row["n_way"] for row in rows}), dict.fromkeys(row["head"] for row in rows)
+        ways, heads = (
+            sorted({row["n_way"] for row in rows}),
+            dict.fromkeys(row["head"] for row in rows),
+        )
         body = [[head, *(found[way, head] for way in ways)] for head in heads]
         parts.append(table([name, *(f"{way} classes" for way in ways)], body))
     parts.append(
@@ -77,7 +91,10 @@ def markdown(report: dict[str, Any]) -> str:
     )
     for name, one in datasets.items():
         rows = one["unknown"]
-        body = [[title, *(number(row["auroc_percent"][kind]) for row in rows)] for kind, title in KINDS.items()]
+        body = [
+            [title, *(number(row["auroc_percent"][kind]) for row in rows)]
+            for kind, title in KINDS.items()
+        ]
         title = f"{name}, {rows[0]['n_way']} and {rows[0]['n_way']} classes"
         parts.append(table([title, *(photos(row["n_shot"]) for row in rows)], body))
     parts.append(
@@ -94,7 +111,10 @@ def markdown(report: dict[str, Any]) -> str:
                     for row in rows
                 ),
             ]
-            for kind, title in (("centroid", "distance to the nearest class mean"), ("auto", "**the default**"))
+            for kind, title in (
+                ("centroid", "distance to the nearest class mean"),
+                ("auto", "**the default**"),
+            )
         ]
         parts.append(table([name, *(photos(row["n_shot"]) for row in rows)], body))
     parts += [
@@ -105,7 +125,10 @@ def markdown(report: dict[str, Any]) -> str:
             [
                 [
                     f"{name}, {row['n_way']} classes, {photos(row['n_shot'])}",
-                    *(f"{row[key]['mean']:.1f}" for key in ("accuracy", "stated", "estimate", "covers")),
+                    *(
+                        f"{row[key]['mean']:.1f}"
+                        for key in ("accuracy", "stated", "estimate", "covers")
+                    ),
                 ]
                 for name, one in datasets.items()
                 for row in one["promises"]
@@ -123,7 +146,13 @@ def views(rows: list[dict[str, Any]]) -> list[str]:
     shots = sorted({row["n_shot"] for row in rows})
     found = {(row["views"], row["n_shot"]): number(row["accuracy_percent"]) for row in rows}
     head = "**Views.** Ridge regression, 10 classes of flowers, if the labelled photos are embedded in more views:"
-    return [head, table(["", *map(photos, shots)], [[kind, *(found[kind, one] for one in shots)] for kind in kinds])]
+    return [
+        head,
+        table(
+            ["", *map(photos, shots)],
+            [[kind, *(found[kind, one] for one in shots)] for kind in kinds],
+        ),
+    ]
 
 
 def heads_overall(datasets: dict[str, Any]) -> str:
@@ -135,16 +164,24 @@ def heads_overall(datasets: dict[str, Any]) -> str:
         for how in dict.fromkeys(row["features"] for row in rows):
             means = []
             for head in heads:
-                values = [r["accuracy_percent"]["mean"] for r in rows if (r["head"], r["features"]) == (head, how)]
+                values = [
+                    r["accuracy_percent"]["mean"]
+                    for r in rows
+                    if (r["head"], r["features"]) == (head, how)
+                ]
                 means.append(f"{sum(values) / len(values):.1f}")
             body.append([f"{name}, {how}", *means])
     return table(["", *heads], body)
 
 
-def cell(rows: list[dict[str, Any]], way: int, shot: int, head: str, how: str) -> dict[str, float] | None:
+def cell(
+    rows: list[dict[str, Any]], way: int, shot: int, head: str, how: str
+) -> dict[str, float] | None:
     """Return the accuracy of one setting, if it was measured."""
     key = (way, shot, head, how)
-    found = (row for row in rows if (row["n_way"], row["n_shot"], row["head"], row["features"]) == key)
+    found = (
+        row for row in rows if (row["n_way"], row["n_shot"], row["head"], row["features"]) == key
+    )
     return next((row["accuracy_percent"] for row in found), None)
 
 

@@ -1,10 +1,12 @@
 """Measure how fast images are classified: 84×84 PNG files with `resnet12`, on two cores.
 
-Several ways to embed the same files take turns, so that a busy moment affects all of them. The best round counts. The
-table has wall-clock time and processor time. Then `nearshot predict` runs twice on a thousand images; the second time
-embeddings are cached. The images are noise and the network is untrained, which does not change the time.
+Several ways to embed the same files take turns, so that a busy moment affects all of them. The best
+round counts. The table has wall-clock time and processor time. Then `nearshot predict` runs twice
+on a thousand images; the second time embeddings are cached. The images are noise and the network is
+untrained, which does not change the time.
 
-    python benchmarks/predict.py       # prints a table, writes benchmarks/results/predict.json; takes five minutes
+    python benchmarks/predict.py       # prints a table, writes benchmarks/results/predict.json;
+    takes five minutes
 """
 
 import argparse
@@ -37,8 +39,12 @@ Row = dict[str, Any]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=str(__doc__), formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--pictures", type=int, default=1000, help="how many the command is given (default: 1000)")
+    parser = argparse.ArgumentParser(
+        description=str(__doc__), formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--pictures", type=int, default=1000, help="how many the command is given (default: 1000)"
+    )
     parser.add_argument("--rounds", type=int, default=6, help="of each way to embed (default: 6)")
     parser.add_argument("--threads", type=int, default=2, help="cores to use (default: 2)")
     options = parser.parse_args()
@@ -69,23 +75,33 @@ def main() -> None:
 
 def write_pictures(folder: Path, n_classes: int, n_images: int) -> list[Path]:
     rng = np.random.default_rng(0)
-    paths = [folder / f"class {label}" / f"{number:04}.png" for label in range(n_classes) for number in range(n_images)]
+    paths = [
+        folder / f"class {label}" / f"{number:04}.png"
+        for label in range(n_classes)
+        for number in range(n_images)
+    ]
     for path in paths:
         path.parent.mkdir(parents=True, exist_ok=True)
         Image.fromarray(rng.integers(0, 256, (SIDE, SIDE, 3), dtype=np.uint8)).save(path)
     return paths
 
 
-def ways(folder: Path, support: Sequence[Path], pictures: Sequence[Path]) -> dict[str, Callable[[], object]]:
+def ways(
+    folder: Path, support: Sequence[Path], pictures: Sequence[Path]
+) -> dict[str, Callable[[], object]]:
     """Return the ways to embed, or to classify, the same files."""
     backbone = load_backbone(folder / "weights.safetensors")
     embedder = Embedder(backbone, device="cpu")
     cached = Embedder(backbone, device="cpu", cache_dir=folder / "cache")
     cached(pictures)
-    classifier = FewShotClassifier(backbone, device="cpu").fit(support, [path.parent.name for path in support])
+    classifier = FewShotClassifier(backbone, device="cpu").fit(
+        support, [path.parent.name for path in support]
+    )
     found: dict[str, Callable[[], object]] = {
         "a plain loop, picture by picture": lambda: [plain(backbone, [path]) for path in pictures],
-        "a plain loop, 32 at a time": lambda: [plain(backbone, pictures[i : i + 32]) for i in range(0, 64, 32)],
+        "a plain loop, 32 at a time": lambda: [
+            plain(backbone, pictures[i : i + 32]) for i in range(0, 64, 32)
+        ],
         "nearshot": lambda: embedder(pictures),
         "nearshot, embeddings kept": lambda: cached(pictures),
         "nearshot, with decision and explanation": lambda: classifier.explain(pictures),
@@ -97,11 +113,15 @@ def ways(folder: Path, support: Sequence[Path], pictures: Sequence[Path]) -> dic
     export_onnx(classifier, folder / "classifier.onnx")
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = torch.get_num_threads()
-    session = onnxruntime.InferenceSession(folder / "classifier.onnx", options, providers=["CPUExecutionProvider"])
+    session = onnxruntime.InferenceSession(
+        folder / "classifier.onnx", options, providers=["CPUExecutionProvider"]
+    )
 
     def by_onnx() -> None:
         for start in range(0, len(pictures), 32):
-            images = np.stack([np.asarray(Image.open(path)) for path in pictures[start : start + 32]])
+            images = np.stack(
+                [np.asarray(Image.open(path)) for path in pictures[start : start + 32]]
+            )
             session.run(None, {"images": images})
 
     return found | {"the ONNX file in onnxruntime, with decision": by_onnx}
@@ -110,7 +130,10 @@ def ways(folder: Path, support: Sequence[Path], pictures: Sequence[Path]) -> dic
 def plain(backbone: torch.nn.Module, paths: Sequence[Path]) -> Tensor:
     """Embed files as a first script would."""
     mean, std = (torch.tensor(numbers).view(3, 1, 1) for numbers in IMAGENET)
-    images = [torch.from_numpy(np.array(Image.open(path).convert("RGB"))).permute(2, 0, 1) / 255 for path in paths]
+    images = [
+        torch.from_numpy(np.array(Image.open(path).convert("RGB"))).permute(2, 0, 1) / 255
+        for path in paths
+    ]
     with torch.no_grad():
         features: Tensor = backbone((torch.stack(images) - mean) / std)
     return features
@@ -119,7 +142,10 @@ def plain(backbone: torch.nn.Module, paths: Sequence[Path]) -> Tensor:
 def in_turns(ways: dict[str, Callable[[], object]], n_pictures: int, n_rounds: int) -> list[Row]:
     threads = torch.get_num_threads()
     times = times_in_turns(ways, n_rounds)
-    return [row(name, n_pictures, wall, processor / threads) for name, (wall, processor) in times.items()]
+    return [
+        row(name, n_pictures, wall, processor / threads)
+        for name, (wall, processor) in times.items()
+    ]
 
 
 def row(way: str, n_pictures: int, seconds: float, alone: float) -> Row:
@@ -133,7 +159,15 @@ def row(way: str, n_pictures: int, seconds: float, alone: float) -> Row:
 
 def the_command(folder: Path, n_pictures: int, threads: int) -> list[Row]:
     """Run the command as a user would; the time has all of it, starting Python too."""
-    command = [sys.executable, "-m", "nearshot", "predict", "--support", str(folder / "support"), str(folder / "new")]
+    command = [
+        sys.executable,
+        "-m",
+        "nearshot",
+        "predict",
+        "--support",
+        str(folder / "support"),
+        str(folder / "new"),
+    ]
     command += [
         "--backbone",
         str(folder / "weights.safetensors"),
@@ -144,10 +178,17 @@ def the_command(folder: Path, n_pictures: int, threads: int) -> list[Row]:
     ]
     environment = os.environ | {"OMP_NUM_THREADS": str(threads)}
     rows = []
-    for name in ("nearshot predict, the whole command", "nearshot predict once more, embeddings kept"):
+    for name in (
+        "nearshot predict, the whole command",
+        "nearshot predict once more, embeddings kept",
+    ):
         start, busy = time.perf_counter(), children_seconds()
         done = subprocess.run(
-            [*command, "--format", "csv"], check=True, capture_output=True, text=True, env=environment
+            [*command, "--format", "csv"],
+            check=True,
+            capture_output=True,
+            text=True,
+            env=environment,
         )
         seconds, busy = time.perf_counter() - start, children_seconds() - busy
         if len(done.stdout.splitlines()) != n_pictures + 1:

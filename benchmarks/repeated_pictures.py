@@ -1,6 +1,7 @@
 """Count the images that a dataset has twice, and those that two splits share.
 
-python benchmarks/repeated_pictures.py              # prints and writes benchmarks/results/repeated-pictures.json
+python benchmarks/repeated_pictures.py              # prints and writes
+benchmarks/results/repeated-pictures.json
 python benchmarks/repeated_pictures.py mini-imagenet --output .
 """
 
@@ -16,9 +17,15 @@ RESULTS = Path(__file__).parent / "results"
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=str(__doc__), formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("dataset", nargs="?", default="cifar-fs", help="a prepared dataset (default: cifar-fs)")
-    parser.add_argument("--data-dir", type=Path, help="where datasets live (default: ~/.cache/nearshot)")
+    parser = argparse.ArgumentParser(
+        description=str(__doc__), formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "dataset", nargs="?", default="cifar-fs", help="a prepared dataset (default: cifar-fs)"
+    )
+    parser.add_argument(
+        "--data-dir", type=Path, help="where datasets live (default: ~/.cache/nearshot)"
+    )
     parser.add_argument("--output", type=Path, default=RESULTS, help="the folder of the result")
     options = parser.parse_args()
     splits = prepared_splits(options.dataset, options.data_dir)
@@ -33,7 +40,10 @@ def main() -> None:
         "repeated": len(groups),
         "in two splits": len(across),
         "shared": {" and ".join(pair): number for pair, number in shared.items()},
-        "pictures": [[f"{one.split}: {one.image_name} ({one.class_name})" for one in group] for group in across],
+        "pictures": [
+            [f"{one.split}: {one.image_name} ({one.class_name})" for one in group]
+            for group in across
+        ],
     }
     lines = [
         f"| splits of {options.dataset} | pictures in both |",

@@ -1,8 +1,10 @@
-r"""Traffic signs: what training on other signs gains, and what happens if all photos of a class show one sign.
+r"""Traffic signs: what training on other signs gains, and what happens if all photos of a class
+show one sign.
 
-The repository has 43 classes of signs. Each sign was filmed: 30 frames, of which the last is the largest. 19 classes
-have at least 18 signs, and `photos.py` measures them. Train on 19 others, with six frames of each sign, and validate on
-the five others with the most signs; settings are the defaults:
+The repository has 43 classes of signs. Each sign was filmed: 30 frames, of which the last is the
+largest. 19 classes have at least 18 signs, and `photos.py` measures them. Train on 19 others, with
+six frames of each sign, and validate on the five others with the most signs; settings are the
+defaults:
 
     git clone https://github.com/jovanzac/Traffic && cd Traffic/gtsrb && mkdir ../signs
     printf '%s\n' 1 2 3 4 5 7 8 9 10 11 12 13 14 17 18 25 31 35 38 > ../test.txt
@@ -13,7 +15,8 @@ the five others with the most signs; settings are the defaults:
     cd .. && nearshot data prepare ./signs --side 224 \
         --train-classes train.txt --val-classes val.txt --test-classes test.txt
     nearshot train --dataset ./signs --side 224 --output runs/signs
-    python benchmarks/signs.py Traffic/gtsrb Traffic/runs/signs      # writes benchmarks/results/signs.json
+    python benchmarks/signs.py Traffic/gtsrb Traffic/runs/signs      # writes
+    benchmarks/results/signs.json
 """
 
 import argparse
@@ -48,7 +51,9 @@ SUPPORTS = ("five signs", "one sign")
 
 def measured(features: Array, centre: Array | None) -> dict[str, Any]:
     """Return the accuracy on other signs and the expected one; features are (class, sign, frame, dim)."""
-    found: dict[str, dict[str, list[float]]] = {name: {"accuracy": [], "expected": []} for name in SUPPORTS}
+    found: dict[str, dict[str, list[float]]] = {
+        name: {"accuracy": [], "expected": []} for name in SUPPORTS
+    }
     n_classes, n_signs = features.shape[:2]
     places = Photos(np.arange(n_classes * n_signs), np.repeat(np.arange(n_classes), n_signs))
     by_sign = features.reshape(n_classes * n_signs, len(FRAMES), -1)
@@ -60,7 +65,9 @@ def measured(features: Array, centre: Array | None) -> dict[str, Any]:
             right = model.predict(by_sign[draw.query, 0]) == draw.query_labels
             found[name]["accuracy"].append(100 * float(right.mean()))
             found[name]["expected"].append(100 * model.estimate_accuracy().mean)
-    return {name: {key: mean_of(values) for key, values in one.items()} for name, one in found.items()}
+    return {
+        name: {key: mean_of(values) for key, values in one.items()} for name, one in found.items()
+    }
 
 
 def markdown(report: dict[str, Any]) -> str:
@@ -78,10 +85,19 @@ def markdown(report: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=str(__doc__), formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=str(__doc__), formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("folder", type=Path, help="one folder per class, with files SIGN_FRAME.ppm")
-    parser.add_argument("run", type=Path, help="the folder of a run that was trained on other classes of signs")
-    parser.add_argument("--output", type=Path, default=RESULTS, help="where results go (default: benchmarks/results)")
+    parser.add_argument(
+        "run", type=Path, help="the folder of a run that was trained on other classes of signs"
+    )
+    parser.add_argument(
+        "--output",
+        type=Path,
+        default=RESULTS,
+        help="where results go (default: benchmarks/results)",
+    )
     options = parser.parse_args()
     signs = find_photos(options.folder, N_SIGNS, "*_00029.ppm")
     paths = [
@@ -92,7 +108,10 @@ def main() -> None:
     ]
     shape = (len(signs), N_SIGNS, len(FRAMES), -1)
     rows = {"HOG": measured(hog_and_colours(paths)[:, :-N_COLOURS].reshape(shape), None)}
-    networks = {f"`{PHOTOS}`": PHOTOS, f"`{PHOTOS}`, trained on other signs": weights_of_run(options.run)}
+    networks = {
+        f"`{PHOTOS}`": PHOTOS,
+        f"`{PHOTOS}`, trained on other signs": weights_of_run(options.run),
+    }
     for name, backbone in networks.items():
         embedder = Embedder(backbone, device="cpu")
         rows[name] = measured(embedder(paths, progress=None).reshape(shape), embedder.centre)

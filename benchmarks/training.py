@@ -1,12 +1,15 @@
 """Images per second of a training step.
 
-On the CPU: the step of the demo (Conv-4 with 32 channels, 28×28 glyphs, NCA, batches of 256, random crops) against a
-plain PyTorch loop that does the same with a DataLoader of two workers, PNG files and Pillow; in one run.
+On the CPU: the step of the demo (Conv-4 with 32 channels, 28×28 glyphs, NCA, batches of 256, random
+crops) against a plain PyTorch loop that does the same with a DataLoader of two workers, PNG files
+and Pillow; in one run.
 
-On CUDA: the paper's step (resnet12, 84×84 from 32×32 images, NCA, batches of 512) eagerly, compiled and as a graph;
-and the share of the card's bfloat16 peak, measured by a large matrix product in the same run.
+On CUDA: the paper's step (resnet12, 84×84 from 32×32 images, NCA, batches of 512) eagerly, compiled
+and as a graph; and the share of the card's bfloat16 peak, measured by a large matrix product in the
+same run.
 
-    python benchmarks/training.py       # prints a table, writes benchmarks/results/training-<cpu|cuda>.json
+    python benchmarks/training.py       # prints a table, writes
+    benchmarks/results/training-<cpu|cuda>.json
 """
 
 import argparse
@@ -43,11 +46,22 @@ Row = dict[str, Any]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=str(__doc__), formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=str(__doc__), formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     default = "cuda" if torch.cuda.is_available() else "cpu"
-    parser.add_argument("--device", choices=("cpu", "cuda"), default=default, help="by default CUDA where there is one")
-    parser.add_argument("--data-dir", type=Path, help="where datasets live (default: ~/.cache/nearshot)")
-    parser.add_argument("--sizes", type=int, nargs="+", default=[84, 32], help="on CUDA: the input sizes")
+    parser.add_argument(
+        "--device",
+        choices=("cpu", "cuda"),
+        default=default,
+        help="by default CUDA where there is one",
+    )
+    parser.add_argument(
+        "--data-dir", type=Path, help="where datasets live (default: ~/.cache/nearshot)"
+    )
+    parser.add_argument(
+        "--sizes", type=int, nargs="+", default=[84, 32], help="on CUDA: the input sizes"
+    )
     options = parser.parse_args()
     report: Row = {"torch": torch.__version__, "threads": torch.get_num_threads()}
     if options.device == "cpu":
@@ -72,7 +86,10 @@ def on_cpu(data_dir: Path | None, n_steps: int = 40) -> list[Row]:
     with tempfile.TemporaryDirectory() as folder:
         for number, pixels in enumerate(images):
             Image.fromarray(pixels).save(Path(folder) / f"{number}.png")
-        plain, ours = plain_loop(Path(folder), labels, config), nearshot_loop(images, labels, config)
+        plain, ours = (
+            plain_loop(Path(folder), labels, config),
+            nearshot_loop(images, labels, config),
+        )
         for loop in (plain, ours):
             for _ in range(3):
                 next(loop)
@@ -101,8 +118,14 @@ class ImageFiles(Dataset[tuple[Tensor, int]]):
     def __getitem__(self, index: int) -> tuple[Tensor, int]:
         image = Image.open(self.folder / f"{index}.png").convert("RGB")
         width, height = image.size
-        area, ratio = width * height * random.uniform(*self.scale), math.exp(random.uniform(-0.28, 0.28))  # noqa: S311
-        w, h = min(width, round(math.sqrt(area * ratio))), min(height, round(math.sqrt(area / ratio)))
+        area, ratio = (
+            width * height * random.uniform(*self.scale),
+            math.exp(random.uniform(-0.28, 0.28)),
+        )
+        w, h = (
+            min(width, round(math.sqrt(area * ratio))),
+            min(height, round(math.sqrt(area / ratio))),
+        )
         left, top = random.randint(0, width - w), random.randint(0, height - h)  # noqa: S311
         cut = image.resize((28, 28), Image.Resampling.BILINEAR, (left, top, left + w, top + h))
         values = torch.from_numpy(np.asarray(cut, np.float32) / 255).permute(2, 0, 1)
@@ -131,7 +154,9 @@ def plain_loop(folder: Path, labels: Tensor, config: TrainConfig) -> Iterator[No
             yield
 
 
-def nearshot_loop(images: np.ndarray[Any, np.dtype[np.uint8]], labels: Tensor, config: TrainConfig) -> Iterator[None]:
+def nearshot_loop(
+    images: np.ndarray[Any, np.dtype[np.uint8]], labels: Tensor, config: TrainConfig
+) -> Iterator[None]:
     hardware = Hardware(accelerator="cpu")
     fabric = hardware.fabric(config)
     step = Step(fabric, hardware, config, Learner(config, 28, len(labels.unique())))
@@ -139,7 +164,9 @@ def nearshot_loop(images: np.ndarray[Any, np.dtype[np.uint8]], labels: Tensor, c
     while True:
         order = torch.randperm(len(labels))[: len(labels) // config.batch_size * config.batch_size]
         for batch, its_labels in zip(
-            feed.batches(order, config.batch_size), labels[order].split(config.batch_size), strict=True
+            feed.batches(order, config.batch_size),
+            labels[order].split(config.batch_size),
+            strict=True,
         ):
             step(batch, its_labels)
             yield
@@ -192,7 +219,9 @@ def flops_per_image(config: TrainConfig) -> float:
     backbone = build_backbone(config.backbone, input_size=config.input_size)
     counter = FlopCounterMode(display=False)
     with counter:
-        backbone(torch.zeros(2, 3, config.input_size or 84, config.input_size or 84)).sum().backward()
+        backbone(
+            torch.zeros(2, 3, config.input_size or 84, config.input_size or 84)
+        ).sum().backward()
     return counter.get_total_flops() / 2
 
 
@@ -216,7 +245,9 @@ def seconds(call: Callable[[], object], n_calls: int = 40) -> float:
 def headings(report: Row) -> list[str]:
     cuda = "bfloat16_peak_tflops" in report
     return (
-        ["step", "images/s", "TFLOP/s", "of the peak", "first step, s", "memory, GiB"] if cuda else ["step", "images/s"]
+        ["step", "images/s", "TFLOP/s", "of the peak", "first step, s", "memory, GiB"]
+        if cuda
+        else ["step", "images/s"]
     )
 
 
@@ -233,14 +264,18 @@ def markdown(report: Row) -> str:
     names = headings(report)
     where = f"{report['device']}, torch {report['torch']}"
     peak = report.get("bfloat16_peak_tflops")
-    where += f"; {peak:.0f} TFLOP/s in bfloat16 measured" if peak else f", {report['threads']} threads"
+    where += (
+        f"; {peak:.0f} TFLOP/s in bfloat16 measured" if peak else f", {report['threads']} threads"
+    )
     lines = [
         f"A training step; {where}.",
         "",
         "| " + " | ".join(names) + " |",
         "|---" + "|---:" * (len(names) - 1) + "|",
     ]
-    return "\n".join(lines + ["| " + " | ".join(cells(row)) + " |" for row in report["rows"]]) + "\n"
+    return (
+        "\n".join(lines + ["| " + " | ".join(cells(row)) + " |" for row in report["rows"]]) + "\n"
+    )
 
 
 def show(report: Row) -> None:

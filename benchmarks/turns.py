@@ -4,7 +4,9 @@ import time
 from collections.abc import Callable, Mapping
 
 
-def times_in_turns(ways: Mapping[str, Callable[[], object]], n_rounds: int) -> dict[str, tuple[float, float]]:
+def times_in_turns(
+    ways: Mapping[str, Callable[[], object]], n_rounds: int
+) -> dict[str, tuple[float, float]]:
     """Return the shortest wall-clock time and the shortest processor time of each way, in seconds."""
     wall: dict[str, list[float]] = {name: [] for name in ways}
     processor: dict[str, list[float]] = {name: [] for name in ways}

@@ -3,9 +3,9 @@
     python benchmarks/views.py                           # a quarter of an hour on a CPU
     python benchmarks/views.py --input-sizes 96 108      # larger inputs as well
 
-Validation split, 5-way, nearest centroid. All rows have the same episodes, so that differences are paired. By default
-only the first 100 images of each class take part; those of the training classes make the centre. Writes
-benchmarks/results/views.json and .md after each row.
+Validation split, 5-way, nearest centroid. All rows have the same episodes, so that differences are
+paired. By default only the first 100 images of each class take part; those of the training classes
+make the centre. Writes benchmarks/results/views.json and .md after each row.
 """
 
 import argparse
@@ -32,16 +32,26 @@ PLAIN = "1 view"
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=str(__doc__), formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data-dir", type=Path, help="where datasets live (default: ~/.cache/nearshot)")
+    parser = argparse.ArgumentParser(
+        description=str(__doc__), formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--data-dir", type=Path, help="where datasets live (default: ~/.cache/nearshot)"
+    )
     parser.add_argument("--images", type=int, default=100, help="of each class")
-    parser.add_argument("--input-sizes", type=int, nargs="*", default=[], help="other sides of the input")
+    parser.add_argument(
+        "--input-sizes", type=int, nargs="*", default=[], help="other sides of the input"
+    )
     parser.add_argument("--output", type=Path, default=RESULTS, help="the folder of the result")
     options = parser.parse_args()
     device = chosen_device(None)
     backbone = load_backbone(BACKBONE).to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
-    images, labels = first_images(open_or_prepare("cifar-fs", "val", options.data_dir), options.images)
-    training, _ = first_images(open_or_prepare("cifar-fs", "train", options.data_dir), options.images)
+    images, labels = first_images(
+        open_or_prepare("cifar-fs", "val", options.data_dir), options.images
+    )
+    training, _ = first_images(
+        open_or_prepare("cifar-fs", "train", options.data_dir), options.images
+    )
     usual = backbone.spec.input_size
     found: dict[str, dict[int, Accuracy]] = {}
 
@@ -49,7 +59,9 @@ def main() -> None:
         centre = power_transform(of_training, power).mean(0)
         settings: dict[str, Any] = {"centre": centre, "split": "val", "progress": False}
         given = power_transform(features, power)
-        found[name] = {shot: evaluate_features(given, labels, n_shot=shot, **settings) for shot in SHOTS}
+        found[name] = {
+            shot: evaluate_features(given, labels, n_shot=shot, **settings) for shot in SHOTS
+        }
         write(found, options, device, len(images))
 
     of_training = embedded(backbone, training, 0, usual)
@@ -58,11 +70,17 @@ def main() -> None:
         total = total + embedded(backbone, images, number, usual)
         if (n_views := number + 1) in N_VIEWS:
             for power in POWERS:
-                words = f"{n_views} view{'s' * (n_views > 1)}" + (f", power {power:g}" if power != 1 else "")
+                words = f"{n_views} view{'s' * (n_views > 1)}" + (
+                    f", power {power:g}" if power != 1 else ""
+                )
                 measure(words, total / n_views, of_training, power)
     for size in options.input_sizes:
         backbone.set_input_size(size)
-        measure(f"input size {size}", embedded(backbone, images, 0, size), embedded(backbone, training, 0, size))
+        measure(
+            f"input size {size}",
+            embedded(backbone, images, 0, size),
+            embedded(backbone, training, 0, size),
+        )
     print((options.output / "views.md").read_text())
 
 
@@ -77,13 +95,17 @@ def embedded(backbone: Backbone, images: Tensor, view: int, size: int) -> Tensor
     """Return the embeddings of one view of each image, on the CPU."""
 
     def network(batch: Tensor) -> Tensor:
-        features: Tensor = backbone(normalise_images(view_of(batch, view, size), *backbone.spec.normalisation))
+        features: Tensor = backbone(
+            normalise_images(view_of(batch, view, size), *backbone.spec.normalisation)
+        )
         return features.float()
 
     return embed(network, images, batch_size=256, device=next(backbone.parameters()).device)
 
 
-def write(found: dict[str, dict[int, Accuracy]], options: argparse.Namespace, device: torch.device, n: int) -> None:
+def write(
+    found: dict[str, dict[int, Accuracy]], options: argparse.Namespace, device: torch.device, n: int
+) -> None:
     rows: dict[str, Any] = {
         name: {
             f"{shot}-shot": {
@@ -97,12 +119,20 @@ def write(found: dict[str, dict[int, Accuracy]], options: argparse.Namespace, de
     }
     about = f"Features of `{BACKBONE}`; {n:,} images of CIFAR-FS's validation split, 5-way, nearest centroid, 10,000 "
     about += "episodes, the same for all rows; ± is over episodes. One network."
-    lines = [about, "", "| features | 1-shot | change | 5-shot | change |", "|---|---:|---:|---:|---:|"]
+    lines = [
+        about,
+        "",
+        "| features | 1-shot | change | 5-shot | change |",
+        "|---|---:|---:|---:|---:|",
+    ]
     for name, row in rows.items():
         cells = []
         for one in row.values():
             change = f"{one['paired']['difference']:+.2f} ± {one['paired']['interval95']:.2f}"
-            cells += [f"{one['mean']:.2f} ± {one['interval95']:.2f}", "" if name == PLAIN else change.replace("-", "−")]
+            cells += [
+                f"{one['mean']:.2f} ± {one['interval95']:.2f}",
+                "" if name == PLAIN else change.replace("-", "−"),
+            ]
         lines.append(f"| {name} | {' | '.join(cells)} |")
     report = {
         "backbone": BACKBONE,

@@ -1,6 +1,6 @@
 """Make the screenshots of `nearshot app` in docs/images, from a folder of photographs with one folder per class.
 
-    PYTHONPATH=tests/experiments python docs/app_images.py PHOTOS
+    PYTHONPATH=. python docs/app_images.py PHOTOS
 
 Those in the repository show the training images of clothing-dataset-small (CC0 1.0).
 """
@@ -13,8 +13,8 @@ import threading
 import time
 from pathlib import Path
 
-from browser import Browser, open_browser
 from PIL import Image
+from tests.helpers.browser import Browser, open_browser
 
 from nearshot.app.project import Project
 from nearshot.app.server import HOST, make_server
@@ -50,7 +50,9 @@ def label_some(session: Session, names: dict[str, list[str]]) -> None:
     session.change(lambda project: project.set_label([wrong], "pants"))
 
 
-def take_pictures(browser: Browser, address: str, session: Session, names: dict[str, list[str]]) -> None:
+def take_pictures(
+    browser: Browser, address: str, session: Session, names: dict[str, list[str]]
+) -> None:
     """Open the page and save what it looks like."""
 
     def settle() -> None:
@@ -64,11 +66,15 @@ def take_pictures(browser: Browser, address: str, session: Session, names: dict[
             browser.screenshot(Path(made) / "shot.png", width=width, height=height, dark=dark)
             settle()
             browser.screenshot(Path(made) / "shot.png", width=width, height=height, dark=dark)
-            Image.open(Path(made) / "shot.png").convert("RGB").save(IMAGES / f"{name}.jpg", quality=84)
+            Image.open(Path(made) / "shot.png").convert("RGB").save(
+                IMAGES / f"{name}.jpg", quality=84
+            )
 
     def click(text: str, scope: str = "nav") -> None:
         buttons = f"[...document.querySelectorAll('{scope} button')]"
-        browser.ask(f"{buttons}.find((one) => one.textContent.includes({json.dumps(text)})).click()")
+        browser.ask(
+            f"{buttons}.find((one) => one.textContent.includes({json.dumps(text)})).click()"
+        )
         settle()
 
     browser.resize(1280, 860)
@@ -79,7 +85,9 @@ def take_pictures(browser: Browser, address: str, session: Session, names: dict[
     label_some(session, names)
     settle()
     click("Not labelled")
-    browser.ask("sort.value = 'name'; sort.dispatchEvent(new Event('change', {bubbles: true}))")  # a fair sample
+    browser.ask(
+        "sort.value = 'name'; sort.dispatchEvent(new Event('change', {bubbles: true}))"
+    )  # a fair sample
     settle()
     browser.ask("document.querySelector('.tile[aria-posinset=\"8\"]').click()")
     settle()
@@ -91,7 +99,9 @@ def take_pictures(browser: Browser, address: str, session: Session, names: dict[
     browser.ask("document.querySelector('.tile').dispatchEvent(new MouseEvent('dblclick'))")
     settle()
     take("app-photo")
-    browser.ask("document.getElementById('viewer').close(); document.getElementById('accuracy').click()")
+    browser.ask(
+        "document.getElementById('viewer').close(); document.getElementById('accuracy').click()"
+    )
     settle()
     take("app-accuracy")
 

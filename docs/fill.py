@@ -7,7 +7,8 @@ A page names a table, which is written between two comments:
     <!-- from results/tables/paper/comparison-cifar-fs.md -->
     <!-- end -->
 
-A figure `results/tables/SCALE/NAME.png` that a page shows is copied to `docs/figures/SCALE-NAME.png`.
+A figure `results/tables/SCALE/NAME.png` that a page shows is copied to
+`docs/figures/SCALE-NAME.png`.
 """
 
 import re
@@ -16,7 +17,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 TABLES = ROOT / "results" / "tables"
-BLOCK = re.compile(r"^<!-- from (?P<file>\S+) -->$(?:(?!<!-- from ).)*?^<!-- end -->$", re.MULTILINE | re.DOTALL)
+BLOCK = re.compile(
+    r"^<!-- from (?P<file>\S+) -->$(?:(?!<!-- from ).)*?^<!-- end -->$", re.MULTILINE | re.DOTALL
+)
 MARK = re.compile(r"<!-- (?:from \S+|end) -->")
 FIGURE = re.compile(r"\((?:docs/)?figures/(?P<scale>[a-z0-9]+)-(?P<name>[\w-]+\.png)\)")
 
@@ -29,7 +32,9 @@ def filled(page: str) -> str:
     """
     n_marks, n_blocks = len(MARK.findall(page)), len(BLOCK.findall(page))
     if n_marks != 2 * n_blocks:
-        raise ValueError("Every <!-- from … --> needs its own <!-- end -->, each on a line of its own.")
+        raise ValueError(
+            "Every <!-- from … --> needs its own <!-- end -->, each on a line of its own."
+        )
     return BLOCK.sub(_block, page)
 
 

@@ -20,7 +20,9 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
             notebook, {"unique_key": path.stem, "output_files_dir": path.stem}
         )
         download = f"[Download this notebook]({path.name}){{ .md-button download }}"
-        files.append(File.generated(config, f"notebooks/{path.stem}.md", content=f"{text}\n\n{download}\n"))
+        files.append(
+            File.generated(config, f"notebooks/{path.stem}.md", content=f"{text}\n\n{download}\n")
+        )
         for name, content in resources["outputs"].items():
             files.append(File.generated(config, f"notebooks/{name}", content=content))
     return files
@@ -28,4 +30,8 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
     """Let links to a notebook, which code hosts show, lead to its page."""
-    return markdown if page.file.src_uri.startswith("notebooks/") else markdown.replace(".ipynb)", ".md)")
+    return (
+        markdown
+        if page.file.src_uri.startswith("notebooks/")
+        else markdown.replace(".ipynb)", ".md)")
+    )

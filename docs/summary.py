@@ -18,7 +18,9 @@ def summary() -> str:
     """Return a Markdown table: one row per method, and ours with the paper's number in brackets for each column."""
     shots = ("1-shot", "5-shot")
     found = {dataset: _read(TABLES / "paper" / f"comparison-{dataset}.csv") for dataset in DATASETS}
-    lines = [f"| trained with | {' | '.join(f'{name}, {shot}' for name in DATASETS.values() for shot in shots)} |"]
+    lines = [
+        f"| trained with | {' | '.join(f'{name}, {shot}' for name in DATASETS.values() for shot in shots)} |"
+    ]
     lines.append("|---|" + "---:|" * (len(DATASETS) * len(shots)))
     for name, row in ROWS.items():
         cells = [_cell(found[dataset].get(row), shot) for dataset in DATASETS for shot in shots]
@@ -34,7 +36,10 @@ def _read(path: Path) -> dict[str, dict[str, str]]:
 def _cell(row: dict[str, str] | None, shot: str) -> str:
     if row is None or not row[f"{shot} seeds"]:
         return "–"
-    ours, paper = (Decimal(row[name]).quantize(Decimal("0.1"), ROUND_HALF_UP) for name in (shot, f"{shot} paper"))
+    ours, paper = (
+        Decimal(row[name]).quantize(Decimal("0.1"), ROUND_HALF_UP)
+        for name in (shot, f"{shot} paper")
+    )
     return f"{ours}{'' if int(row[f'{shot} seeds']) > 1 else '*'} ({paper})"
 
 

@@ -1,8 +1,9 @@
 """Train one small network with NCA, Prototypical and Matching Networks, and compare them on unseen scripts.
 
-The images are nearshot's own glyphs: letters of many scripts, drawn in half a minute without a download. Training uses
-Latin, Greek, Cyrillic, Georgian and others. Each of 10,000 test episodes has five letters of Armenian, Hebrew, Tifinagh
-and Lao, with one labelled example of each. Every method sees equally many images.
+The images are nearshot's own glyphs: letters of many scripts, drawn in half a minute without a
+download. Training uses Latin, Greek, Cyrillic, Georgian and others. Each of 10,000 test episodes
+has five letters of Armenian, Hebrew, Tifinagh and Lao, with one labelled example of each. Every
+method sees equally many images.
 
     python examples/compare_losses.py --help
 """
@@ -48,18 +49,33 @@ class Row:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=str(__doc__), formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--steps", type=int, default=100, help="training steps for each run (default: 100)")
-    parser.add_argument("--seeds", type=int, default=3, help="how often to train with each loss (default: 3)")
-    parser.add_argument("--data-dir", type=Path, help="where datasets live (default: ~/.cache/nearshot)")
-    parser.add_argument("--output", type=Path, default=Path(), help="where the table and the figure go (default: .)")
+    parser = argparse.ArgumentParser(
+        description=str(__doc__), formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--steps", type=int, default=100, help="training steps for each run (default: 100)"
+    )
+    parser.add_argument(
+        "--seeds", type=int, default=3, help="how often to train with each loss (default: 3)"
+    )
+    parser.add_argument(
+        "--data-dir", type=Path, help="where datasets live (default: ~/.cache/nearshot)"
+    )
+    parser.add_argument(
+        "--output", type=Path, default=Path(), help="where the table and the figure go (default: .)"
+    )
     options = parser.parse_args()
 
     started = time.perf_counter()
     stores = prepare("glyphs", data_dir=options.data_dir)
-    rows = {"raw pixels": Row([of_pixels(stores)]), "untrained network": Row([of_untrained(stores)])}
+    rows = {
+        "raw pixels": Row([of_pixels(stores)]),
+        "untrained network": Row([of_untrained(stores)]),
+    }
     for name, config in METHODS.items():
-        rows[name] = trained(replace(config, steps_per_epoch=options.steps), options.seeds, options.data_dir)
+        rows[name] = trained(
+            replace(config, steps_per_epoch=options.steps), options.seeds, options.data_dir
+        )
     console = Console(width=100, record=True)
     console.print(summary(rows, options.seeds), highlight=False)
     console.print(table_of(rows, options.steps, options.seeds))
@@ -68,7 +84,9 @@ def main() -> None:
     draw(rows, figure)
     lines = [line.rstrip() for line in console.export_text().splitlines()]
     (options.output / "compare_losses.txt").write_text("\n".join(lines) + "\n")
-    print(f"Accuracy against pairs is plotted in {figure}. This took {time.perf_counter() - started:.0f} s.")
+    print(
+        f"Accuracy against pairs is plotted in {figure}. This took {time.perf_counter() - started:.0f} s."
+    )
 
 
 def trained(config: TrainConfig, n_seeds: int, data_dir: Path | None) -> Row:
@@ -78,7 +96,9 @@ def trained(config: TrainConfig, n_seeds: int, data_dir: Path | None) -> Row:
         with tempfile.TemporaryDirectory() as folder:
             result = train(replace(config, seed=seed), folder=folder, data_dir=data_dir, show=False)
             record = result.history[-1]
-            accuracies += [one.accuracy for one in evaluate_run(folder, Request(shots=(1,)), data_dir=data_dir)]
+            accuracies += [
+                one.accuracy for one in evaluate_run(folder, Request(shots=(1,)), data_dir=data_dir)
+            ]
     return Row(
         accuracies,
         pairs=record["positive_pairs"] + record["negative_pairs"],
@@ -89,7 +109,8 @@ def trained(config: TrainConfig, n_seeds: int, data_dir: Path | None) -> Row:
 def of_pixels(stores: dict[str, Store]) -> Accuracy:
     """Measure the images themselves, centred and normalised as features are."""
     train_pixels, pixels = (
-        torch.from_numpy(stores[split].images.copy()).flatten(1).float() for split in ("train", "test")
+        torch.from_numpy(stores[split].images.copy()).flatten(1).float()
+        for split in ("train", "test")
     )
     return measured(pixels, stores["test"], train_pixels.mean(0))
 
@@ -99,7 +120,10 @@ def of_untrained(stores: dict[str, Store]) -> Accuracy:
     torch.manual_seed(0)
     backbone = build_backbone(BASE.backbone, input_size=28)
     train_images, images = (
-        normalise_images(centre_crop(torch.from_numpy(stores[split].images.copy()), 28), *backbone.spec.normalisation)
+        normalise_images(
+            centre_crop(torch.from_numpy(stores[split].images.copy()), 28),
+            *backbone.spec.normalisation,
+        )
         for split in ("train", "test")
     )
     with torch.no_grad():
@@ -119,7 +143,9 @@ def summary(rows: dict[str, Row], n_seeds: int) -> str:
     """Say what was shown."""
     means = {name: pool_seeds(row.accuracies).mean for name, row in rows.items()}
     ours, theirs = rows[OURS], rows["Prototypical Networks"]
-    wins = sum(one.mean > other.mean for one, other in zip(ours.accuracies, theirs.accuracies, strict=True))
+    wins = sum(
+        one.mean > other.mean for one, other in zip(ours.accuracies, theirs.accuracies, strict=True)
+    )
     return (
         f"Given one example each of five unseen letters, NCA recognises {means[OURS]:.1f} % of new ones, Prototypical "
         f"Networks {means['Prototypical Networks']:.1f} % and Matching Networks {means['Matching Networks']:.1f} %. "
@@ -139,14 +165,18 @@ def table_of(rows: dict[str, Row], n_steps: int, n_seeds: int) -> Table:
         table.add_column(heading, justify="right" if heading else "left", no_wrap=True)
     for name, row in rows.items():
         pooled = pool_seeds(row.accuracies)
-        pairs = zip(rows[OURS].accuracies, row.accuracies * (n_seeds // len(row.accuracies)), strict=True)
+        pairs = zip(
+            rows[OURS].accuracies, row.accuracies * (n_seeds // len(row.accuracies)), strict=True
+        )
         gaps = [compare(ours, its).difference for ours, its in pairs]
         table.add_row(
             name,
             f"{row.pairs:,.0f}" if row.pairs else "",
             f"{pooled.mean:.2f} ± {pooled.interval95:.2f}",
             f"± {pooled.between_seeds95:.1f}" if len(row.accuracies) > 1 else "",
-            "" if name == OURS else f"{sum(gaps) / len(gaps):+.1f} ({min(gaps):+.1f} to {max(gaps):+.1f})",
+            ""
+            if name == OURS
+            else f"{sum(gaps) / len(gaps):+.1f} ({min(gaps):+.1f} to {max(gaps):+.1f})",
         )
     return table
 
@@ -159,8 +189,14 @@ def draw(rows: dict[str, Row], file: Path) -> None:
         if row.pairs:
             axes.plot([row.pairs] * len(means), means, marker, label=name)
         else:
-            axes.axhline(means[0], linestyle=":" if "pixels" in name else "--", color="grey", label=name)
-    axes.set(xscale="log", xlabel="pairs in a batch of 256 images", ylabel="5-way 1-shot accuracy on unseen scripts, %")
+            axes.axhline(
+                means[0], linestyle=":" if "pixels" in name else "--", color="grey", label=name
+            )
+    axes.set(
+        xscale="log",
+        xlabel="pairs in a batch of 256 images",
+        ylabel="5-way 1-shot accuracy on unseen scripts, %",
+    )
     axes.legend()
     figure.savefig(file, dpi=150, metadata={"Software": None})
     plt.close(figure)

@@ -27,14 +27,21 @@ def hardest_triplets(embeddings: Tensor, labels: Tensor) -> Tensor:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--steps", type=int, default=100, help="training steps (default: 100)")
-    parser.add_argument("--data-dir", type=Path, help="where datasets live (default: ~/.cache/nearshot)")
-    parser.add_argument("--output", type=Path, default=Path("runs"), help="where the runs go (default: runs)")
+    parser.add_argument(
+        "--data-dir", type=Path, help="where datasets live (default: ~/.cache/nearshot)"
+    )
+    parser.add_argument(
+        "--output", type=Path, default=Path("runs"), help="where the runs go (default: runs)"
+    )
     options = parser.parse_args()
 
     base = replace(PRESETS["glyphs-nca"], epochs=1, steps_per_epoch=options.steps)
-    # The name identifies the loss in run folders and results, so another version of it needs another name.
+    # The name identifies the loss in run folders and results, so another version of it needs
+    # another name.
     own = replace(base, method=OwnLoss("hardest_triplets", hardest_triplets))
     for name, config in {"nca": base, "hardest_triplets": own}.items():
         folder = options.output / name

@@ -1,7 +1,7 @@
 """Slow loops, written from the paper's equations, that the fast code is checked against.
 
-Nothing here calls nearshot. Sums are Python loops over scalars, so that each formula can be read next to the paper;
-autograd differentiates through them.
+Nothing here calls nearshot. Sums are Python loops over scalars, so that each formula can be read
+next to the paper; autograd differentiates through them.
 """
 
 import itertools
@@ -32,7 +32,9 @@ def nca(z: Tensor, y: Tensor) -> Tensor:
     b = len(z)
     total = z.new_zeros(())
     for i in range(b):
-        numerator = sum((similarity(z[i], z[j]) for j in range(b) if j != i and y[j] == y[i]), z.new_zeros(()))
+        numerator = sum(
+            (similarity(z[i], z[j]) for j in range(b) if j != i and y[j] == y[i]), z.new_zeros(())
+        )
         denominator = sum((similarity(z[i], z[k]) for k in range(b) if k != i), z.new_zeros(()))
         if any(j != i and y[j] == y[i] for j in range(b)):
             total = total + torch.log(numerator / denominator)
@@ -48,7 +50,9 @@ def means_by_class(support: Tensor, support_labels: Tensor) -> dict[int, Tensor]
     return prototypes
 
 
-def prototypical(support: Tensor, support_labels: Tensor, query: Tensor, query_labels: Tensor) -> Tensor:
+def prototypical(
+    support: Tensor, support_labels: Tensor, query: Tensor, query_labels: Tensor
+) -> Tensor:
     """L_PNs of Section 2.2."""
     prototypes = means_by_class(support, support_labels)
     total = query.new_zeros(())
@@ -59,19 +63,29 @@ def prototypical(support: Tensor, support_labels: Tensor, query: Tensor, query_l
 
 
 def matching(
-    support: Tensor, support_labels: Tensor, query: Tensor, query_labels: Tensor, similarity: Similarity = similarity
+    support: Tensor,
+    support_labels: Tensor,
+    query: Tensor,
+    query_labels: Tensor,
+    similarity: Similarity = similarity,
 ) -> Tensor:
     """L_MNs of Section 2.2."""
     total = query.new_zeros(())
     for q, label in zip(query, query_labels, strict=True):
-        own = [s for s, support_label in zip(support, support_labels, strict=True) if support_label == label]
+        own = [
+            s
+            for s, support_label in zip(support, support_labels, strict=True)
+            if support_label == label
+        ]
         numerator = sum((similarity(q, s) for s in own), query.new_zeros(()))
         denominator = sum((similarity(q, s) for s in support), query.new_zeros(()))
         total = total + torch.log(numerator / denominator)
     return -total / len(query)
 
 
-def queries_and_prototypes(support: Tensor, support_labels: Tensor, query: Tensor, query_labels: Tensor) -> Tensor:
+def queries_and_prototypes(
+    support: Tensor, support_labels: Tensor, query: Tensor, query_labels: Tensor
+) -> Tensor:
     """Appendix B's second equation: NCA on Q ∪ C, row 7 of Figure 4."""
     prototypes = means_by_class(support, support_labels)
     points, labels = [*query, *prototypes.values()], [*query_labels.tolist(), *prototypes]
@@ -91,7 +105,8 @@ def published(
 ) -> Tensor:
     """Return the arithmetic of the published experiments, literally.
 
-    p = pos / (pos + max(neg, floor)); an anchor with p < floor adds nothing; the sum is divided by all anchors.
+    p = pos / (pos + max(neg, floor)); an anchor with p < floor adds nothing; the sum is divided by
+    all anchors.
     """
     total = anchors.new_zeros(())
     for i in range(len(anchors)):
@@ -119,9 +134,17 @@ def cosine_similarity(first: Tensor, second: Tensor) -> Tensor:
     return dot / (lengths[0] * lengths[1])
 
 
-def matching_cosine(support: Tensor, support_labels: Tensor, query: Tensor, query_labels: Tensor) -> Tensor:
+def matching_cosine(
+    support: Tensor, support_labels: Tensor, query: Tensor, query_labels: Tensor
+) -> Tensor:
     """Vinyals et al.: a softmax over cosine similarities."""
-    return matching(support, support_labels, query, query_labels, lambda q, s: torch.exp(cosine_similarity(q, s)))
+    return matching(
+        support,
+        support_labels,
+        query,
+        query_labels,
+        lambda q, s: torch.exp(cosine_similarity(q, s)),
+    )
 
 
 def supervised_contrastive(z: Tensor, y: Tensor, temperature: float) -> Tensor:
@@ -130,9 +153,13 @@ def supervised_contrastive(z: Tensor, y: Tensor, temperature: float) -> Tensor:
     total = z.new_zeros(())
     for i in range(n):
         positives = [p for p in range(n) if p != i and y[p] == y[i]]
-        others = [torch.exp(cosine_similarity(z[i], z[a]) / temperature) for a in range(n) if a != i]
+        others = [
+            torch.exp(cosine_similarity(z[i], z[a]) / temperature) for a in range(n) if a != i
+        ]
         for p in positives:
-            likelihood = torch.exp(cosine_similarity(z[i], z[p]) / temperature) / sum(others, z.new_zeros(()))
+            likelihood = torch.exp(cosine_similarity(z[i], z[p]) / temperature) / sum(
+                others, z.new_zeros(())
+            )
             total = total - torch.log(likelihood) / len(positives)
     return total / n
 
@@ -144,10 +171,14 @@ def supervised_contrastive_published(z: Tensor, y: Tensor, temperature: float) -
 
     def score(i: int, j: int) -> Tensor:
         cosine = cosine_similarity(z[i], z[j])
-        return torch.exp((cosine if cosine >= 1e-10 else torch.full_like(cosine, 1e-10)) / temperature)
+        return torch.exp(
+            (cosine if cosine >= 1e-10 else torch.full_like(cosine, 1e-10)) / temperature
+        )
 
     for i in range(n):
-        negatives = sum((score(i, j) for j in range(n) if y[j] != y[i]), z.new_zeros(())).clamp(min=1e-10)
+        negatives = sum((score(i, j) for j in range(n) if y[j] != y[i]), z.new_zeros(())).clamp(
+            min=1e-10
+        )
         for p in range(n):
             if p != i and y[p] == y[i]:
                 total = total - torch.log(score(i, p) / negatives)
@@ -179,8 +210,14 @@ def distillation(student: Tensor, teacher: Tensor, temperature: float) -> Tensor
 
 def count_image_pairs(n_way: int, n_shot: int, n_query: int, *, separate: bool) -> tuple[int, int]:
     """Positives and negatives of a batch of single images, by looking at each unordered pair once."""
-    images = [(k, role) for k in range(n_way) for role in ["support"] * n_shot + ["query"] * n_query]
-    pairs = [pair for pair in itertools.combinations(images, 2) if not separate or pair[0][1] != pair[1][1]]
+    images = [
+        (k, role) for k in range(n_way) for role in ["support"] * n_shot + ["query"] * n_query
+    ]
+    pairs = [
+        pair
+        for pair in itertools.combinations(images, 2)
+        if not separate or pair[0][1] != pair[1][1]
+    ]
     positives = sum(first == second for (first, _), (second, _) in pairs)
     return positives, len(pairs) - positives
 
@@ -189,7 +226,9 @@ def mean_image_pairs(class_sizes: Sequence[int], batch_size: int) -> tuple[float
     """Positives, negatives and images that are alone of their class: the mean over every batch that there is."""
     images = [k for k, size in enumerate(class_sizes) for _ in range(size)]
     batches = list(itertools.combinations(images, batch_size))
-    pairs = [first == second for batch in batches for first, second in itertools.combinations(batch, 2)]
+    pairs = [
+        first == second for batch in batches for first, second in itertools.combinations(batch, 2)
+    ]
     alone = sum(batch.count(k) == 1 for batch in batches for k in batch)
     return sum(pairs) / len(batches), (len(pairs) - sum(pairs)) / len(batches), alone / len(batches)
 
@@ -202,7 +241,9 @@ def centroid_answer(support: Tensor, query: Tensor) -> int:
 
 def soft_answer(support: Tensor, query: Tensor) -> int:
     """Soft assignment of Section 2.3 for one query."""
-    exponentials = [[math.exp(-float((query - s).square().sum())) for s in shots] for shots in support]
+    exponentials = [
+        [math.exp(-float((query - s).square().sum())) for s in shots] for shots in support
+    ]
     total = sum(map(sum, exponentials))
     likelihoods = [sum(e / total for e in of_class) for of_class in exponentials]
     return likelihoods.index(max(likelihoods))
@@ -210,27 +251,37 @@ def soft_answer(support: Tensor, query: Tensor) -> int:
 
 def knn_answer(support: Tensor, query: Tensor, k: int) -> int:
     """k-NN of Section 2.3 for one query; a tie goes to the tied class that holds the nearest neighbour."""
-    neighbours = sorted((float((query - s).norm()), way) for way, shots in enumerate(support) for s in shots)
+    neighbours = sorted(
+        (float((query - s).norm()), way) for way, shots in enumerate(support) for s in shots
+    )
     votes = [way for _, way in neighbours[:k]]
     most = max(votes.count(way) for way in votes)
     return next(way for _, way in neighbours if votes.count(way) == most)
 
 
 def ridge_scores(
-    classes: Sequence[Tensor], query: Tensor, *, weights: Sequence[float] | None = None, penalty: float | None = None
+    classes: Sequence[Tensor],
+    query: Tensor,
+    *,
+    weights: Sequence[float] | None = None,
+    penalty: float | None = None,
 ) -> list[float]:
     """Ridge regression to class membership, for one query; `classes` are (image, dim) each, of any sizes.
 
-    Least squares with one equation an image and one a penalised weight; the constant, in the last column, has none. By
-    default an image weighs one over the size of its class, times a number that makes the mean 1, and the penalty is the
-    mean squared distance of the images, so weighted, from their mean.
+    Least squares with one equation an image and one a penalised weight; the constant, in the last
+    column, has none. By default an image weighs one over the size of its class, times a number that
+    makes the mean 1, and the penalty is the mean squared distance of the images, so weighted, from
+    their mean.
     """
     images = [(image, number) for number, of_class in enumerate(classes) for image in of_class]
     if weights is None:
         weights = [len(images) / len(classes) / len(classes[number]) for _, number in images]
     if penalty is None:
         mean = torch.stack([of_class.mean(0) for of_class in classes]).mean(0)
-        distances = [w * float((image - mean).square().sum()) for w, (image, _) in zip(weights, images, strict=True)]
+        distances = [
+            w * float((image - mean).square().sum())
+            for w, (image, _) in zip(weights, images, strict=True)
+        ]
         penalty = sum(distances) / len(images)
     left, right = [], []
     for w, (image, number) in zip(weights, images, strict=True):
@@ -241,10 +292,13 @@ def ridge_scores(
         left.append([math.sqrt(penalty) * (place == other) for other in range(dim + 1)])
         right.append([0.0] * len(classes))
     solved = torch.linalg.lstsq(
-        torch.tensor(left, dtype=torch.float64), torch.tensor(right, dtype=torch.float64), driver="gelsd"
+        torch.tensor(left, dtype=torch.float64),
+        torch.tensor(right, dtype=torch.float64),
+        driver="gelsd",
     ).solution
     return [
-        sum(float(query[place]) * float(solved[place, number]) for place in range(dim)) + float(solved[dim, number])
+        sum(float(query[place]) * float(solved[place, number]) for place in range(dim))
+        + float(solved[dim, number])
         for number in range(len(classes))
     ]
 
@@ -255,7 +309,8 @@ def ridge_answer(support: Tensor, query: Tensor) -> int:
     return scores.index(max(scores))
 
 
-# The classifiers by name, each a function of (way, shot, dim) and one query; k is the number of shots.
+# The classifiers by name, each a function of (way, shot, dim) and one query; k is the number of
+# shots.
 ANSWERS: dict[str, Callable[[Tensor, Tensor], int]] = {
     "centroid": centroid_answer,
     "soft": soft_answer,

@@ -16,7 +16,8 @@ import nearshot
 SOURCE = Path(nearshot.__file__).parent
 FILES = sorted(SOURCE.rglob("*.py"))
 
-# Which part may import which, beside itself. A part is a module or a package directly under nearshot.
+# Which part may import which, beside itself. A part is a module or a package directly under
+# nearshot.
 BASIC = {"_version", "checks", "devices", "episode_shape", "errors", "io", "styles", "text"}
 FOUR = {"data", "models", "losses", "evaluation"}  # which never import each other
 MAY_IMPORT: dict[str, set[str]] = {
@@ -35,10 +36,10 @@ MAY_IMPORT: dict[str, set[str]] = {
     "evaluation": BASIC | {"distances"},
     "training": BASIC | FOUR,
     "runs": BASIC | FOUR | {"training"},
-    "experiments": BASIC | FOUR | {"training", "runs"},
+    "paper": BASIC | FOUR | {"training", "runs"},
     "estimator": BASIC | {"distances", "data", "models", "evaluation"},
     "app": BASIC | {"data", "models", "estimator"},
-    "cli": BASIC | FOUR | {"training", "runs", "experiments", "estimator", "app"},
+    "cli": BASIC | FOUR | {"training", "runs", "paper", "estimator", "app"},
     "__main__": {"cli"},
     "__init__": BASIC | {"models", "estimator"},
 }
@@ -82,10 +83,21 @@ def test_the_import_test_sees_imports(tmp_path: Path) -> None:
 
 def test_the_kernels_have_one_entry() -> None:
     inside = "nearshot.models.kernels."
-    used = {name for path in FILES if part_of(path) != "models" for name in imports(path) if name.startswith(inside)}
+    used = {
+        name
+        for path in FILES
+        if part_of(path) != "models"
+        for name in imports(path)
+        if name.startswith(inside)
+    }
     assert used <= {f"{inside}fuse", f"{inside}can_fuse"}
     folder = SOURCE / "models"
-    assert not [path for path in folder.glob("*.py") for name in imports(path) if name.startswith(inside[:-1])]
+    assert not [
+        path
+        for path in folder.glob("*.py")
+        for name in imports(path)
+        if name.startswith(inside[:-1])
+    ]
 
 
 def repeated(names: Iterable[tuple[str, str]]) -> set[str]:
@@ -99,7 +111,11 @@ def is_named_after_a_command(path: Path) -> bool:
 
 
 def test_modules_have_nouns_of_their_own_for_names() -> None:
-    files = [path for path in FILES if not is_named_after_a_command(path) and not path.stem.startswith("__")]
+    files = [
+        path
+        for path in FILES
+        if not is_named_after_a_command(path) and not path.stem.startswith("__")
+    ]
     wrong = repeated((path.stem, str(path)) for path in files)
     wrong |= {path.stem for path in files if path.stem.endswith("ing") and path.stem not in NOUNS}
     assert not wrong
@@ -111,7 +127,9 @@ def test_no_two_public_functions_or_classes_have_one_name() -> None:
         for path in FILES
         if not is_named_after_a_command(path)
         for node in ast.parse(path.read_text()).body
-        if isinstance(node, ast.FunctionDef | ast.ClassDef) and not node.name.startswith("_") and node.name != "main"
+        if isinstance(node, ast.FunctionDef | ast.ClassDef)
+        and not node.name.startswith("_")
+        and node.name != "main"
     )
     assert not repeated(found)
 
@@ -148,7 +166,7 @@ PUBLIC_NAMES: dict[str, set[str]] = {
             read_support
         """,
         "nearshot.training": "Hardware METHODS OwnLoss PRESETS RunFolder TrainConfig TrainResult train",
-        "nearshot.experiments": "RECIPES Reproduction Results reproduce",
+        "nearshot.paper": "RECIPES Reproduction Results reproduce",
         "nearshot.models": """
             BACKBONES Backbone BackboneSpec IMAGENET LinearHead Normalisation ProjectionHead build_backbone
             load_backbone read_notes save_backbone
@@ -200,7 +218,11 @@ def test_every_public_name_is_on_the_pages_about_the_api(module_name: str) -> No
         for name in importlib.import_module(module).__all__
         if (chosen is None or name in chosen) and is_documented(module, name)
     }
-    missing = [name for name in PUBLIC_NAMES[module_name] - {"__version__"} if id(getattr(public, name)) not in shown]
+    missing = [
+        name
+        for name in PUBLIC_NAMES[module_name] - {"__version__"}
+        if id(getattr(public, name)) not in shown
+    ]
     assert not missing
 
 
@@ -220,5 +242,9 @@ def test_scikit_learn_is_imported_when_the_classifier_is_asked_for() -> None:
         "nearshot.FewShotClassifiers\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    said = done.stderr.splitlines()[-1]  # and what was meant, which Python finds among the names that there are
-    assert said.startswith("AttributeError: module 'nearshot' has no attribute 'FewShotClassifiers'")
+    said = done.stderr.splitlines()[
+        -1
+    ]  # and what was meant, which Python finds among the names that there are
+    assert said.startswith(
+        "AttributeError: module 'nearshot' has no attribute 'FewShotClassifiers'"
+    )

@@ -5,15 +5,20 @@ from dataclasses import asdict, replace
 
 import numpy as np
 import torch
+from tests.helpers.clusters import FEATURES, LABELS
 
-from clusters import FEATURES, LABELS
 from nearshot.data import EpisodeBatches, EpisodeShape
 from nearshot.evaluation import evaluate_features, evaluate_many, sample_episodes
 from nearshot.runs.evaluate import Request
 
 
 def test_an_accuracy_by_numpys_numbers_is_json() -> None:
-    asked = {"n_shot": np.int64(5), "n_way": np.int64(3), "n_episodes": np.int64(50), "seed": np.int64(3)}
+    asked = {
+        "n_shot": np.int64(5),
+        "n_way": np.int64(3),
+        "n_episodes": np.int64(50),
+        "seed": np.int64(3),
+    }
     ours = evaluate_features(FEATURES, LABELS, **asked)  # type: ignore[arg-type]
     plain = evaluate_features(FEATURES, LABELS, n_shot=5, n_way=3, n_episodes=50, seed=3)
     assert json.dumps(ours.as_dict()) == json.dumps(plain.as_dict())

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from layouts import class_folders, write_folder, write_zip
 from PIL import Image
+from tests.helpers.layouts import class_folders, write_folder, write_zip
 
 from nearshot.cli import main
 from nearshot.data import SOURCES, Store, prepare
@@ -34,7 +34,12 @@ def zoo(tmp_path: Path) -> Path:
     members = class_folders(ANIMALS, 4, side=40)
     members["animal 0/twin.png"] = members["animal 1/0.png"]
     source = write_folder(tmp_path / "pictures", members)
-    assert run("data", "prepare", "zoo", "--from", source, "--data-dir", tmp_path / "d", "--side", "32") == 0
+    assert (
+        run(
+            "data", "prepare", "zoo", "--from", source, "--data-dir", tmp_path / "d", "--side", "32"
+        )
+        == 0
+    )
     return tmp_path / "d"
 
 
@@ -45,16 +50,36 @@ def split_classes(dataset: str, data_dir: Path) -> dict[str, tuple[str, ...]]:
 
 def test_prepare_and_list(zoo: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "500")
-    assert run("data", "prepare", "zoo", "--from", zoo.parent / "pictures", "--data-dir", zoo, "--side", "32") == 0
+    assert (
+        run(
+            "data",
+            "prepare",
+            "zoo",
+            "--from",
+            zoo.parent / "pictures",
+            "--data-dir",
+            zoo,
+            "--side",
+            "32",
+        )
+        == 0
+    )
     assert "zoo train: 24 images of 6 classes, 32×32" in capsys.readouterr().out
     assert sum(len(Store.open("zoo", split, zoo)) for split in ("train", "val", "test")) == 41
     (zoo / "embeddings").mkdir()
     (zoo / "zoo" / "32" / "test" / "manifest.json").write_text("{")
     assert run("data", "list", "--data-dir", zoo) == 0
     shown = capsys.readouterr().out
-    assert {*SOURCES, "zoo"} < {line.split(":")[0] for line in shown.splitlines()}  # whole, to be copied
+    assert {*SOURCES, "zoo"} < {
+        line.split(":")[0] for line in shown.splitlines()
+    }  # whole, to be copied
     about = " ".join(shown.partition("\nzoo: ")[2].partition("\nFOLDER")[0].split())
-    for part in ("train, 24 images of 6 classes", "val, 9 images of 2", "damaged", str(zoo.parent / "pictures")):
+    for part in (
+        "train, 24 images of 6 classes",
+        "val, 9 images of 2",
+        "damaged",
+        str(zoo.parent / "pictures"),
+    ):
         assert part in about
     assert "embeddings" not in shown
 
@@ -62,13 +87,30 @@ def test_prepare_and_list(zoo: Path, capsys: Captured, monkeypatch: pytest.Monke
 def test_a_damaged_store_is_repaired_by_preparing_it_again(zoo: Path) -> None:
     (zoo / "zoo" / "32" / "train" / "labels.npy").unlink()
     assert run("data", "verify", "zoo", "--data-dir", zoo) == 1
-    assert run("data", "prepare", "zoo", "--from", zoo.parent / "pictures", "--side", "32", "--data-dir", zoo) == 0
+    assert (
+        run(
+            "data",
+            "prepare",
+            "zoo",
+            "--from",
+            zoo.parent / "pictures",
+            "--side",
+            "32",
+            "--data-dir",
+            zoo,
+        )
+        == 0
+    )
     assert run("data", "verify", "zoo", "--data-dir", zoo) == 0
 
 
 def test_verify_counts_the_images_that_splits_share(tmp_path: Path, capsys: Captured) -> None:
     members = class_folders(["ant", "bee", "cat", "dog", "elk", "fox"], 3, side=12)
-    for twin, of in (("elk/4.png", "ant/0.png"), ("fox/4.png", "bee/1.png"), ("dog/4.png", "ant/2.png")):
+    for twin, of in (
+        ("elk/4.png", "ant/0.png"),
+        ("fox/4.png", "bee/1.png"),
+        ("dog/4.png", "ant/2.png"),
+    ):
         members[twin] = members[of]
     source = write_folder(tmp_path / "zoo", members)
     options: list[str | Path] = []
@@ -84,13 +126,38 @@ def test_verify_counts_the_images_that_splits_share(tmp_path: Path, capsys: Capt
 
 def test_show_draws_a_contact_sheet(zoo: Path, tmp_path: Path) -> None:
     sheet = tmp_path / "sheet.png"
-    assert run("data", "show", "zoo", "--data-dir", zoo, "--output", sheet, "--classes", "3", "--images", "2") == 0
+    assert (
+        run(
+            "data",
+            "show",
+            "zoo",
+            "--data-dir",
+            zoo,
+            "--output",
+            sheet,
+            "--classes",
+            "3",
+            "--images",
+            "2",
+        )
+        == 0
+    )
     with Image.open(sheet) as image:
         assert image.size == (2 * 34 + 2, 3 * 34 + 2)
 
 
-def test_unpacked_images_are_those_of_the_store(zoo: Path, tmp_path: Path, capsys: Captured) -> None:
-    command: list[str | Path] = ["data", "unpack", "zoo", "--data-dir", zoo, "--output", tmp_path / "out"]
+def test_unpacked_images_are_those_of_the_store(
+    zoo: Path, tmp_path: Path, capsys: Captured
+) -> None:
+    command: list[str | Path] = [
+        "data",
+        "unpack",
+        "zoo",
+        "--data-dir",
+        zoo,
+        "--output",
+        tmp_path / "out",
+    ]
     assert run(*command, "--classes", "2", "--images", "2", "--skip", "1") == 0
     assert "4 images of 2 classes" in capsys.readouterr().out
     store = Store.open("zoo", "train", zoo)
@@ -106,7 +173,9 @@ def test_unpacked_images_are_those_of_the_store(zoo: Path, tmp_path: Path, capsy
 
 def test_broken_images_can_be_skipped(tmp_path: Path, capsys: Captured) -> None:
     """In an archive, which is a dataset by its path."""
-    source = write_zip(tmp_path / "birds.zip", class_folders(ANIMALS, 4) | {"animal 3/bad.png": b"not a picture"})
+    source = write_zip(
+        tmp_path / "birds.zip", class_folders(ANIMALS, 4) | {"animal 3/bad.png": b"not a picture"}
+    )
     arguments: list[str | Path] = ["data", "prepare", source, "--data-dir", tmp_path / "d"]
     assert run(*arguments) == 1
     assert "animal 3/bad.png" in capsys.readouterr().err
@@ -133,9 +202,14 @@ def test_broken_images_can_be_skipped(tmp_path: Path, capsys: Captured) -> None:
         ("prepare FOLDER/glyphs", "known dataset"),
     ],
 )
-def test_errors_are_one_sentence(typed: str, expected: str, tmp_path: Path, capsys: Captured) -> None:
+def test_errors_are_one_sentence(
+    typed: str, expected: str, tmp_path: Path, capsys: Captured
+) -> None:
     (tmp_path / "glyphs").mkdir()
-    assert run("data", *typed.replace("FOLDER", str(tmp_path)).split(), "--data-dir", tmp_path / "d") == 1
+    assert (
+        run("data", *typed.replace("FOLDER", str(tmp_path)).split(), "--data-dir", tmp_path / "d")
+        == 1
+    )
     error = capsys.readouterr().err
     assert error.startswith("nearshot: ")
     assert expected in error
@@ -187,7 +261,9 @@ def test_classes_are_split_by_lists(photos: Path, tmp_path: Path, capsys: Captur
         "train": ("animal 2", "animal 3", "animal 7"),
         "test": ("animal 0", "animal 9"),
     }
-    assert len(Store.open("my-photos", "train", tmp_path / "d")) == 12  # a class that is listed twice is there once
+    assert (
+        len(Store.open("my-photos", "train", tmp_path / "d")) == 12
+    )  # a class that is listed twice is there once
     for wrong, expected in {
         f"--train-classes {known} --fractions 0.5 0.3 0.2": "fractions",
         "--fractions 0.5 0.2 0.4": "fractions",
@@ -206,7 +282,11 @@ def test_classes_are_split_by_fractions_and_a_seed(photos: Path, tmp_path: Path)
         options = ["--fractions", "0.5", "0.2", "0.3", "--seed", seed]
         assert run("data", "prepare", photos, "--data-dir", tmp_path / "d", *options) == 0
         found.append(split_classes("my-photos", tmp_path / "d"))
-        assert {split: len(names) for split, names in found[-1].items()} == {"train": 5, "val": 2, "test": 3}
+        assert {split: len(names) for split, names in found[-1].items()} == {
+            "train": 5,
+            "val": 2,
+            "test": 3,
+        }
     assert found[0] != found[1]
 
 
@@ -215,10 +295,25 @@ def test_omniglot_in_its_variants_side_by_side(tmp_path: Path) -> None:
     names = [name for split in standard_splits("omniglot-vinyals").values() for name in split]
     source = write_zip(tmp_path / "omniglot.zip", class_folders(names, 1, side=4))
     for options in ([], ["--rotations"], ["--omniglot-split", "background"]):
-        arguments: list[str | Path] = ["--from", source, "--data-dir", tmp_path / "d", "--side", "4", *options]
+        arguments: list[str | Path] = [
+            "--from",
+            source,
+            "--data-dir",
+            tmp_path / "d",
+            "--side",
+            "4",
+            *options,
+        ]
         assert run("data", "prepare", "omniglot", *arguments) == 0
     names = [path.name for path in (tmp_path / "d").iterdir()]
     n_classes = {name: len(Store.open(name, "train", tmp_path / "d").class_names) for name in names}
-    assert n_classes == {"omniglot": 1028, "omniglot-rotations": 4 * 1028, "omniglot-background": 964}
+    assert n_classes == {
+        "omniglot": 1028,
+        "omniglot-rotations": 4 * 1028,
+        "omniglot-background": 964,
+    }
     by_name = prepare("omniglot-background", source, data_dir=tmp_path / "e", side=4)["train"]
-    assert by_name.fingerprint == Store.open("omniglot-background", "train", tmp_path / "d").fingerprint
+    assert (
+        by_name.fingerprint
+        == Store.open("omniglot-background", "train", tmp_path / "d").fingerprint
+    )

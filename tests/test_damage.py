@@ -17,7 +17,9 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Rea
 
 
 @pytest.mark.parametrize("n_copies", [20, pytest.param(200, marks=pytest.mark.slow)])
-def test_a_damaged_file_is_refused_or_makes_no_difference(n_copies: int, files: tuple[Path, dict[str, Reader]]) -> None:
+def test_a_damaged_file_is_refused_or_makes_no_difference(
+    n_copies: int, files: tuple[Path, dict[str, Reader]]
+) -> None:
     folder, readers = files
     for name, reader in readers.items():
         for kind, counts in fuzz(folder, reader, n_copies, seed=n_copies).items():

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import numpy as np
 import pytest
 import torch
-from layouts import picture
+from tests.helpers.layouts import picture
 
 from nearshot import FewShotClassifier
 from nearshot.models import LinearHead, ProjectionHead, build_backbone, load_backbone, save_backbone
@@ -39,7 +39,11 @@ def with_every_default(make: Callable[[], Made]) -> tuple[Made, list[Made]]:
 
 
 @pytest.mark.parametrize(
-    "name", ["conv4-32-dropblock", *(pytest.param(n, marks=SLOW) for n in ("resnet12", "resnet12-metaopt"))]
+    "name",
+    [
+        "conv4-32-dropblock",
+        *(pytest.param(n, marks=SLOW) for n in ("resnet12", "resnet12-metaopt")),
+    ],
 )
 def test_new_and_loaded_backbones(name: str, tmp_path: Path) -> None:
     path = tmp_path / "weights.safetensors"
@@ -51,7 +55,11 @@ def test_new_and_loaded_backbones(name: str, tmp_path: Path) -> None:
         heads = torch.nn.ModuleList([LinearHead(4, 3), ProjectionHead(4, 2)])
         images = torch.zeros(2, 3, 16, 16, dtype=torch.float32)
         features = {"new": backbone.train()(images), "loaded": loaded(images)}
-        return {**backbone.state_dict(), **{f"heads.{key}": one for key, one in heads.state_dict().items()}, **features}
+        return {
+            **backbone.state_dict(),
+            **{f"heads.{key}": one for key, one in heads.state_dict().items()},
+            **features,
+        }
 
     expected, others = with_every_default(make)
     for other in others:
@@ -62,7 +70,11 @@ def test_new_and_loaded_backbones(name: str, tmp_path: Path) -> None:
 
 def test_a_classifier(tmp_path: Path) -> None:
     backbone = build_backbone("conv4-32", input_size=16).eval()
-    save_backbone(backbone, tmp_path / "weights.safetensors", training_mean=torch.zeros(backbone.embedding_dim))
+    save_backbone(
+        backbone,
+        tmp_path / "weights.safetensors",
+        training_mean=torch.zeros(backbone.embedding_dim),
+    )
     pictures = [picture(seed, 16) for seed in range(24)]
     labels = np.arange(24) % 3
 
@@ -70,11 +82,19 @@ def test_a_classifier(tmp_path: Path) -> None:
         given = []
         for classifier in ("centroid", "soft", "knn"):
             model = FewShotClassifier(
-                tmp_path / "weights.safetensors", classifier=classifier, unknown_rate=0.1, unknown_label=-1
+                tmp_path / "weights.safetensors",
+                classifier=classifier,
+                unknown_rate=0.1,
+                unknown_label=-1,
             ).fit(pictures[:15], labels[:15])
             model.save(tmp_path / "model.safetensors")
             again = FewShotClassifier.load(tmp_path / "model.safetensors", device="cpu")
-            given += [model.temperature_, model.threshold_, again.predict_proba(pictures), model.novelty(pictures)]
+            given += [
+                model.temperature_,
+                model.threshold_,
+                again.predict_proba(pictures),
+                model.novelty(pictures),
+            ]
         return given
 
     expected, others = with_every_default(make)

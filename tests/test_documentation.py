@@ -12,11 +12,11 @@ import torch
 
 from nearshot.cli import main
 from nearshot.evaluation import FeatureSet, save_features
-from nearshot.experiments import Results
-from nearshot.experiments.claims import claims_as_table
-from nearshot.experiments.paper import ERRATA
-from nearshot.experiments.recipe import Found
-from nearshot.experiments.scales import QUICK
+from nearshot.paper import Results
+from nearshot.paper.claims import claims_as_table
+from nearshot.paper.numbers import ERRATA
+from nearshot.paper.recipe import Found
+from nearshot.paper.scales import QUICK
 
 ROOT = Path(__file__).parent.parent
 
@@ -26,14 +26,18 @@ def test_the_readme_shows_the_demos_own_output() -> None:
     assert output.strip("\n") in (ROOT / "README.md").read_text()
 
 
-def test_the_pages_show_the_tables_and_figures_that_were_made(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_pages_show_the_tables_and_figures_that_were_made(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.syspath_prepend(ROOT / "docs")
     from fill import figures, filled, pages
 
     with_tables = [page for page in pages() if "<!-- from " in page.read_text()]
     assert len(with_tables) > 3
     for page in with_tables:
-        assert filled(page.read_text()) == page.read_text(), f"{page.name} is out of date: make fill"
+        assert filled(page.read_text()) == page.read_text(), (
+            f"{page.name} is out of date: make fill"
+        )
     shown = {kept: source for page in pages() for kept, source in figures(page.read_text()).items()}
     assert len(shown) > 1
     for kept, source in shown.items():
@@ -58,7 +62,16 @@ def test_the_tables_are_those_of_the_results(
     scale: str, options: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     shutil.copytree(ROOT / "results" / scale, tmp_path / scale)
-    asked = ["reproduce", "--all", "--dataset", "cifar-fs", "--tables-only", "--results", str(tmp_path), *options]
+    asked = [
+        "reproduce",
+        "--all",
+        "--dataset",
+        "cifar-fs",
+        "--tables-only",
+        "--results",
+        str(tmp_path),
+        *options,
+    ]
     assert main(asked) == 0, capsys.readouterr().err
     if scale == "paper":  # of miniImageNet, one table
         asked = ["reproduce", "comparison", "--dataset", "mini-imagenet", *asked[4:]]
@@ -88,7 +101,11 @@ def test_the_time_of_the_quick_form_is_the_one_that_it_wrote_down() -> None:
     assert f" {note['seconds'] / 60:.0f} minutes" in said
     assert f" {note['done']} runs" in said
     assert note["failed"] == note["done_before"] == 0
-    assert note["environment"]["command"][1:4] == ["reproduce", "--all", "--quick"]  # and where to put things
+    assert note["environment"]["command"][1:4] == [
+        "reproduce",
+        "--all",
+        "--quick",
+    ]  # and where to put things
 
 
 def test_the_errata_are_those_that_the_tables_know() -> None:
@@ -98,14 +115,29 @@ def test_the_errata_are_those_that_the_tables_know() -> None:
 
 
 def pictures(name: str) -> dict[str, str]:
-    return {kind: f"figures/estimator-{name}-{kind}.png" for kind in ("rejection", "calibration", "estimate")}
+    return {
+        kind: f"figures/estimator-{name}-{kind}.png"
+        for kind in ("rejection", "calibration", "estimate")
+    }
 
 
 @pytest.mark.parametrize(
     ("module", "function", "report", "page", "images"),
     [
-        ("estimator_report", "markdown", "estimator-cifar-fs.json", "estimator-cifar-fs.md", [pictures("cifar-fs")]),
-        ("estimator_report", "markdown", "estimator-glyphs.json", "estimator-glyphs.md", [pictures("glyphs")]),
+        (
+            "estimator_report",
+            "markdown",
+            "estimator-cifar-fs.json",
+            "estimator-cifar-fs.md",
+            [pictures("cifar-fs")],
+        ),
+        (
+            "estimator_report",
+            "markdown",
+            "estimator-glyphs.json",
+            "estimator-glyphs.md",
+            [pictures("glyphs")],
+        ),
         ("photos_report", "markdown", "photos.json", "photos.md", []),
         ("photos_report", "summary", "photos.json", "photos-summary.md", []),
         ("photos_report", "short_summary", "photos.json", "photos-readme.md", []),
@@ -113,11 +145,18 @@ def pictures(name: str) -> dict[str, str]:
     ],
 )
 def test_the_tables_of_benchmarks_are_of_the_numbers_beside_them(
-    module: str, function: str, report: str, page: str, images: list[dict[str, str]], monkeypatch: pytest.MonkeyPatch
+    module: str,
+    function: str,
+    report: str,
+    page: str,
+    images: list[dict[str, str]],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.syspath_prepend(ROOT / "benchmarks")
     results = ROOT / "benchmarks" / "results"
-    written = getattr(importlib.import_module(module), function)(json.loads((results / report).read_text()), *images)
+    written = getattr(importlib.import_module(module), function)(
+        json.loads((results / report).read_text()), *images
+    )
     assert written == (results / page).read_text()
     assert all((ROOT / "docs" / file).is_file() for one in images for file in one.values())
 
@@ -129,7 +168,12 @@ def test_the_benchmark_of_the_classifier_runs(tmp_path: Path) -> None:
     labels = torch.arange(12).repeat_interleave(16)
     features = torch.randn(12, 8)[labels] + torch.randn(len(labels), 8)
     save_features(FeatureSet(features, labels), tmp_path / "features.safetensors")
-    command = [sys.executable, str(ROOT / "benchmarks" / "estimator.py"), "--features", "features.safetensors"]
+    command = [
+        sys.executable,
+        str(ROOT / "benchmarks" / "estimator.py"),
+        "--features",
+        "features.safetensors",
+    ]
     command += ["--name", "clouds", "--tasks", "3", "--output", ".", "--figures", "figures"]
     done = subprocess.run(command, cwd=tmp_path, check=False, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

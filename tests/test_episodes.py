@@ -14,8 +14,14 @@ def test_from_batch_and_split() -> None:
         (256, 5, 8, EpisodeShape(32, 5, 3)),  # the example of Section 3.2
         (128, 1, 32, EpisodeShape(4, 1, 31)),
     ):
-        shape = EpisodeShape.from_batch(batch_size, n_shot=n_shot, images_per_class=images_per_class)
-        assert (shape, shape.batch_size, shape.images_per_class) == (expected, batch_size, images_per_class)
+        shape = EpisodeShape.from_batch(
+            batch_size, n_shot=n_shot, images_per_class=images_per_class
+        )
+        assert (shape, shape.batch_size, shape.images_per_class) == (
+            expected,
+            batch_size,
+            images_per_class,
+        )
     support, query = EpisodeShape(2, 3, 1).split(torch.arange(8))
     assert (support.tolist(), query.tolist()) == ([0, 1, 2, 3, 4, 5], [6, 7])
 
@@ -31,6 +37,8 @@ def test_from_batch_and_split() -> None:
         (EpisodeShape, (5, 1.5, 1), "n_shot must be .*1.5"),
     ],
 )
-def test_impossible_shapes(make: Callable[..., EpisodeShape], given: tuple[float, ...], message: str) -> None:
+def test_impossible_shapes(
+    make: Callable[..., EpisodeShape], given: tuple[float, ...], message: str
+) -> None:
     with pytest.raises(InputError, match=message):
         make(*given)

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.helpers.tutorial import TUTORIAL, printed, steps
 
 from nearshot.data import prepare_plan
 from nearshot.data.datasets.glyphs import GLYPHS_SIDE, IMAGES_PER_CLASS, plan_glyphs
-from tutorial import TUTORIAL, printed, steps
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 NOTEBOOKS = TUTORIAL.parent / "notebooks"
@@ -34,7 +34,9 @@ SLOW = ("compare_losses.py", "own_loss.py")
         pytest.param("first-run", False, marks=pytest.mark.slow),
     ],
 )
-def test_every_line_of_a_page(page: str, with_onnx: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_line_of_a_page(
+    page: str, with_onnx: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Numbers may differ between machines in their last digits; labels, files and words may not."""
     monkeypatch.setenv("NEARSHOT_DATA", str(tmp_path / "data"))
     (tmp_path / "docs").symlink_to(TUTORIAL.parent)
@@ -43,7 +45,9 @@ def test_every_line_of_a_page(page: str, with_onnx: bool, tmp_path: Path, monkey
     for step in lines:
         if "onnx" in step.code and not (with_onnx and importlib.util.find_spec("onnxruntime")):
             continue
-        assert _without_numbers(printed(step, tmp_path)) == _without_numbers(step.expected), step.code
+        assert _without_numbers(printed(step, tmp_path)) == _without_numbers(step.expected), (
+            step.code
+        )
 
 
 def prepare_few_glyphs(data_dir: Path, *, n_letters: int, n_images: int) -> None:
@@ -51,7 +55,9 @@ def prepare_few_glyphs(data_dir: Path, *, n_letters: int, n_images: int) -> None
     plan, few = plan_glyphs(), {}
     for split, images in plan.splits.items():
         some = images[: n_letters * IMAGES_PER_CLASS]
-        few[split] = [image for number, image in enumerate(some) if number % IMAGES_PER_CLASS < n_images]
+        few[split] = [
+            image for number, image in enumerate(some) if number % IMAGES_PER_CLASS < n_images
+        ]
     prepare_plan("glyphs", plan._replace(splits=few), data_dir=data_dir, side=GLYPHS_SIDE)
 
 
@@ -68,14 +74,20 @@ def test_code_of_notebook(
     (tmp_path / "photos").symlink_to(NOTEBOOKS / "photos")
     cells = json.loads((NOTEBOOKS / f"{name}.ipynb").read_text(encoding="utf-8"))["cells"]
     code = "\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code")
-    code = re.sub(r"\b(10|2)_000\b", "100", re.sub("^%.*", "", code, flags=re.MULTILINE))  # episodes
+    code = re.sub(
+        r"\b(10|2)_000\b", "100", re.sub("^%.*", "", code, flags=re.MULTILINE)
+    )  # episodes
     code, n_settings = re.subn(
         "^N_STEPS, EVERY, .*", "N_STEPS, EVERY, SEEDS = 1, 1, range(2)", code, flags=re.MULTILINE
     )
     assert n_settings == (name == "nca-and-prototypes")
     exec(compile(code, name, "exec"), {"__name__": "__main__"})  # noqa: S102
-    stored = "".join("".join(output.get("text", "")) for cell in cells for output in cell.get("outputs", []))
-    found, expected = (re.sub(r"[+-]#", "#", _without_numbers(text)) for text in (capsys.readouterr().out, stored))
+    stored = "".join(
+        "".join(output.get("text", "")) for cell in cells for output in cell.get("outputs", [])
+    )
+    found, expected = (
+        re.sub(r"[+-]#", "#", _without_numbers(text)) for text in (capsys.readouterr().out, stored)
+    )
     if n_settings:  # fewer seeds have fewer numbers
         found, expected = (re.sub(r"# ± #(, # ± #)*", "# ± #", text) for text in (found, expected))
     assert found == expected
@@ -83,11 +95,14 @@ def test_code_of_notebook(
 
 @pytest.mark.slow
 @pytest.mark.skipif(
-    not all(importlib.util.find_spec(name) for name in ("nbclient", "ipykernel")), reason="needs the extra docs"
+    not all(importlib.util.find_spec(name) for name in ("nbclient", "ipykernel")),
+    reason="needs the extra docs",
 )
 @pytest.mark.filterwarnings("default")  # of Jupyter's own
 @pytest.mark.parametrize("name", [path.stem for path in sorted(NOTEBOOKS.glob("*.ipynb"))])
-def test_notebook(name: str, tmp_path: Path, glyphs_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_notebook(
+    name: str, tmp_path: Path, glyphs_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It runs, and prints what is stored in it, but for numbers."""
     import nbformat
     from nbclient import NotebookClient
@@ -96,7 +111,9 @@ def test_notebook(name: str, tmp_path: Path, glyphs_dir: Path, monkeypatch: pyte
     shutil.copytree(NOTEBOOKS, tmp_path / "notebooks")
     notebook = nbformat.read(NOTEBOOKS / f"{name}.ipynb", as_version=4)
     expected = [_text_of(cell) for cell in notebook.cells]
-    NotebookClient(notebook, timeout=600, resources={"metadata": {"path": str(tmp_path / "notebooks")}}).execute()
+    NotebookClient(
+        notebook, timeout=600, resources={"metadata": {"path": str(tmp_path / "notebooks")}}
+    ).execute()
     assert [_text_of(cell) for cell in notebook.cells] == expected
     assert any(expected)
 
@@ -115,7 +132,10 @@ def _without_numbers(text: str) -> str:
     ["classify_my_photos.py", *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW)],
 )
 def test_example(
-    example: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    example: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert {path.name for path in EXAMPLES.glob("*.py")} == QUICK.keys()
     arguments, expected = QUICK[example]

@@ -55,7 +55,9 @@ def test_the_version(option: str, capsys: pytest.CaptureFixture[str]) -> None:
         ),
     ],
 )
-def test_help_does_not_import_what_only_the_run_needs(commands: list[list[str]], not_needed: set[str]) -> None:
+def test_help_does_not_import_what_only_the_run_needs(
+    commands: list[list[str]], not_needed: set[str]
+) -> None:
     code = f"""
 import sys
 from nearshot.cli import main
@@ -82,5 +84,7 @@ def test_a_closed_pipe_and_ctrl_c_have_their_statuses(
         assert message in capsys.readouterr().err
     code = "from nearshot.cli import entry_point; entry_point()"
     command = f'"{sys.executable}" -c "{code}" data list; echo $? >&2'
-    done = subprocess.run(["/bin/bash", "-c", f"({command}) | true"], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        ["/bin/bash", "-c", f"({command}) | true"], capture_output=True, text=True, check=False
+    )
     assert done.stderr.strip() == "0"

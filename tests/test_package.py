@@ -10,7 +10,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from layouts import class_folders, write_folder
+from tests.helpers.layouts import class_folders, write_folder
 
 from nearshot.models.weights import PUBLISHED
 
@@ -21,8 +21,20 @@ LARGEST_WHEEL = 40e6
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("wheel")
-    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(folder), str(ROOT)]
-    subprocess.run(command, check=True, env=os.environ | {"PIP_CONSTRAINT": str(ROOT / "constraints.txt")})
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "wheel",
+        "--quiet",
+        "--no-deps",
+        "--wheel-dir",
+        str(folder),
+        str(ROOT),
+    ]
+    subprocess.run(
+        command, check=True, env=os.environ | {"PIP_CONSTRAINT": str(ROOT / "constraints.txt")}
+    )
     return next(folder.glob("nearshot-*.whl"))
 
 
@@ -36,11 +48,23 @@ def test_the_wheel_has_the_published_weights_and_is_small(wheel: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("backbone", ["auto", *PUBLISHED])
-def test_an_installed_wheel_classifies_photos_anywhere(wheel: Path, tmp_path: Path, backbone: str) -> None:
+def test_an_installed_wheel_classifies_photos_anywhere(
+    wheel: Path, tmp_path: Path, backbone: str
+) -> None:
     environment = tmp_path / "environment"
     venv.create(environment)
     python = environment / "bin" / "python"
-    install = [sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet", "--no-index", "--no-deps"]
+    install = [
+        sys.executable,
+        "-m",
+        "pip",
+        "--python",
+        str(python),
+        "install",
+        "--quiet",
+        "--no-index",
+        "--no-deps",
+    ]
     subprocess.run([*install, str(wheel)], check=True)
     packages = next((environment / "lib").glob("python*/site-packages"))
     # The dependencies of this environment; links to editable packages in it are not followed.
@@ -48,7 +72,15 @@ def test_an_installed_wheel_classifies_photos_anywhere(wheel: Path, tmp_path: Pa
     photos = tmp_path / "photos"
     write_folder(photos, class_folders("ab", 3, side=40))
     clean = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
-    command = [str(environment / "bin" / "nearshot"), "predict", "--support", "photos", "photos", "--format", "json"]
+    command = [
+        str(environment / "bin" / "nearshot"),
+        "predict",
+        "--support",
+        "photos",
+        "photos",
+        "--format",
+        "json",
+    ]
     done = subprocess.run(
         [*command, "--backbone", backbone],
         cwd=tmp_path,

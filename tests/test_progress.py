@@ -20,7 +20,9 @@ def shown_on_a_terminal(code: str, status: int = 0, **more: str) -> str:
     """Run code in a process whose output is a terminal, and return what is shown there."""
     ours, theirs = pty.openpty()
     environment = os.environ | {"TERM": "xterm", "COLUMNS": "80", "NO_COLOR": ""} | more
-    with subprocess.Popen([sys.executable, "-c", code], stdout=theirs, stderr=theirs, env=environment) as process:
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdout=theirs, stderr=theirs, env=environment
+    ) as process:
         os.close(theirs)
         shown = b""
         while True:
@@ -52,7 +54,9 @@ def test_no_bar_where_nobody_watches(capfd: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize("wanted", [True, False])
 def test_colours_can_be_switched_off(wanted: bool) -> None:
     """In tyro's boxes too."""
-    code = "from nearshot.cli import entry_point; import sys; sys.argv[1:] = ['trian']; entry_point()"
+    code = (
+        "from nearshot.cli import entry_point; import sys; sys.argv[1:] = ['trian']; entry_point()"
+    )
     shown = shown_on_a_terminal(code, status=2, NO_COLOR="" if wanted else "1")
     assert "trian" in shown
     assert bool(re.search(r"\x1b\[\d", shown)) == wanted

@@ -23,7 +23,10 @@ def test_the_citation_has_the_version_of_the_package() -> None:
 @pytest.mark.slow
 def test_a_wheel_can_be_built_from_the_source_distribution(tmp_path: Path) -> None:
     """It has the same files as one built from the repository, and a README whose links work on PyPI."""
-    environment = os.environ | {"PIP_CONSTRAINT": str(ROOT / "constraints.txt"), "PYTHONPATH": str(tmp_path / "tools")}
+    environment = os.environ | {
+        "PIP_CONSTRAINT": str(ROOT / "constraints.txt"),
+        "PYTHONPATH": str(tmp_path / "tools"),
+    }
     pip = [sys.executable, "-m", "pip", "--quiet"]
     clone = tmp_path / "clone"
 
@@ -33,13 +36,24 @@ def test_a_wheel_can_be_built_from_the_source_distribution(tmp_path: Path) -> No
     run("git", "clone", "--quiet", str(ROOT), str(clone))
     run("git", "remote", "set-url", "origin", "git@example.org:someone/nearshot.git")
     run(*pip, "install", "--target", str(tmp_path / "tools"), "hatchling")
-    run(sys.executable, "-m", "hatchling", "build", "--target", "sdist", "--directory", str(tmp_path))
+    run(
+        sys.executable,
+        "-m",
+        "hatchling",
+        "build",
+        "--target",
+        "sdist",
+        "--directory",
+        str(tmp_path),
+    )
     source = tmp_path / f"nearshot-{__version__}.tar.gz"
     for name, origin in {"source": source, "repository": clone}.items():
         run(*pip, "wheel", "--no-deps", "--wheel-dir", str(tmp_path / name), str(origin))
     wheel = f"nearshot-{__version__}-py3-none-any.whl"
     wheels = [zipfile.ZipFile(tmp_path / name / wheel) for name in ("source", "repository")]
-    from_source, from_repository = ({file.filename: file.CRC for file in one.infolist()} for one in wheels)
+    from_source, from_repository = (
+        {file.filename: file.CRC for file in one.infolist()} for one in wheels
+    )
     assert from_source == from_repository
     assert len(from_source) > 100
     page = wheels[0].read(f"nearshot-{__version__}.dist-info/METADATA").decode()

@@ -8,7 +8,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 import pytest
-from browser import CHROMIUM, open_browser
+from tests.helpers.browser import CHROMIUM, open_browser
 
 ROOT = Path(__file__).parent.parent
 MOST_WORDS = 1500
@@ -34,7 +34,9 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def pages(site: Path) -> list[Path]:
     """Return the pages: the report has its own tests, and 404 is shown at any address."""
-    found = sorted(page for page in site.rglob("*.html") if page.name not in ("404.html", "report.html"))
+    found = sorted(
+        page for page in site.rglob("*.html") if page.name not in ("404.html", "report.html")
+    )
     assert len(found) > 20
     return found
 
@@ -66,7 +68,9 @@ def test_no_link_is_broken(site: Path) -> None:
             target = (page.parent / unquote(parts.path)).resolve() if parts.path else page
             assert target.is_file(), f"{page.relative_to(site)}: {address}"
             if parts.fragment and target in links:
-                assert unquote(parts.fragment) in links[target].places, f"{page.relative_to(site)}: {address}"
+                assert unquote(parts.fragment) in links[target].places, (
+                    f"{page.relative_to(site)}: {address}"
+                )
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium; make browser installs it")
@@ -74,7 +78,13 @@ def test_no_link_is_broken(site: Path) -> None:
 def test_every_page_fits_the_screen(width: int, site: Path, tmp_path: Path) -> None:
     """No horizontal scrolling, no message on the console, nothing from another host, and not too much to read."""
     with open_browser(tmp_path) as browser:
-        browser.call("Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=False)
+        browser.call(
+            "Emulation.setDeviceMetricsOverride",
+            width=width,
+            height=900,
+            deviceScaleFactor=1,
+            mobile=False,
+        )
         for page in pages(site):
             name = page.relative_to(site).as_posix()
             browser.open(page)
@@ -82,7 +92,12 @@ def test_every_page_fits_the_screen(width: int, site: Path, tmp_path: Path) -> N
             assert browser.complaints == [], name
             if not name.startswith(REFERENCE):
                 assert browser.ask(WORDS) <= MOST_WORDS, name
-        assert {urlsplit(request).scheme for request in browser.requests} <= {"file", "data", "about", "blob"}
+        assert {urlsplit(request).scheme for request in browser.requests} <= {
+            "file",
+            "data",
+            "about",
+            "blob",
+        }
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium; make browser installs it")

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from layouts import class_folders, write_folder, write_zip
-from locks import locked
+from tests.helpers.layouts import class_folders, write_folder, write_zip
+from tests.helpers.locks import locked
 
 from nearshot.cli import main
 from nearshot.data import Store
@@ -30,7 +30,9 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "home"
 
 
-def test_the_home_folder_is_meant_wherever_a_path_is_given(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_home_folder_is_meant_wherever_a_path_is_given(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     write_folder(Path("photos"), class_folders(["ant", "bee"], 3))
     assert main(["data", "prepare", "./photos"]) == 0
     assert main(["data", "unpack", "photos", "--output=~/unpacked"]) == 0
@@ -39,11 +41,18 @@ def test_the_home_folder_is_meant_wherever_a_path_is_given(home: Path, capsys: p
     assert (home / "res" / "tables").is_dir()
     assert sorted(os.listdir()) == ["photos"]
     capsys.readouterr()
-    assert main(["export", "~/unpacked", "--output", "~/an ant.safetensors", "--device", "cpu"]) == 0
-    assert f"nearshot predict --support '{home / 'an ant.safetensors'}' IMAGES…" in capsys.readouterr().out
+    assert (
+        main(["export", "~/unpacked", "--output", "~/an ant.safetensors", "--device", "cpu"]) == 0
+    )
+    assert (
+        f"nearshot predict --support '{home / 'an ant.safetensors'}' IMAGES…"
+        in capsys.readouterr().out
+    )
 
 
-def test_a_folder_of_archives_is_as_if_they_were_unpacked(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_folder_of_archives_is_as_if_they_were_unpacked(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     members = class_folders([f"animal {i}" for i in range(8)], 4)
     write_folder(Path("plain"), members)
     names = sorted(members)
@@ -51,10 +60,14 @@ def test_a_folder_of_archives_is_as_if_they_were_unpacked(home: Path, capsys: py
     for number, some in enumerate((names[:12], names[10:])):  # the same image twice is no harm
         write_zip(Path("parts") / f"part {number}.zip", {name: members[name] for name in some})
     (Path("parts") / "README.txt").write_text("In two parts.")
-    write_zip(Path("plain") / "more.zip", {"animal 9/0.png": members[names[0]]})  # beside images it is none of them
+    write_zip(
+        Path("plain") / "more.zip", {"animal 9/0.png": members[names[0]]}
+    )  # beside images it is none of them
     for name in ("plain", "parts"):
         assert main(["data", "prepare", "zoo " + name, "--from", name]) == 0
-    assert Store.open("zoo parts", "train").fingerprint == Store.open("zoo plain", "train").fingerprint
+    assert (
+        Store.open("zoo parts", "train").fingerprint == Store.open("zoo plain", "train").fingerprint
+    )
     write_zip(Path("parts/part 2.zip"), {names[0]: members[names[1]]})  # two images of one name
     capsys.readouterr()
     assert main(["data", "prepare", "./parts"]) == 1
@@ -90,7 +103,10 @@ TRAINING = "train --preset glyphs-nca"
         ("app --port 99999", "port.* 99999"),
         ("predict --support photos photos --nearest 0", "nearest.* 0"),
         ("suggest --support photos photos --count 0", "count.* 0"),
-        ("train --preset glyphs-matching --keep-positives 0.5 --dry-run", "(keep_positives.*match)|(match.*keep_pos)"),
+        (
+            "train --preset glyphs-matching --keep-positives 0.5 --dry-run",
+            "(keep_positives.*match)|(match.*keep_pos)",
+        ),
     ],
 )
 def test_a_slip_is_answered_in_one_sentence(
@@ -114,7 +130,9 @@ def test_a_slip_is_answered_in_one_sentence(
         ("data prepare glyphs --sied 3", "--side .* nearshot data"),
     ],
 )
-def test_a_mistake_leads_to_the_right_help(typed: str, answer: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_mistake_leads_to_the_right_help(
+    typed: str, answer: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit) as ended:
         main(typed.split())
     assert ended.value.code == 2
@@ -126,5 +144,9 @@ def test_a_folder_that_cannot_be_written_to_is_named() -> None:
     with tempfile.TemporaryDirectory() as folder:  # into pytest's own nobody else may look
         file = Path(folder).resolve() / "x.txt"
         answer = re.escape(f"{file}: Permission denied")
-        with locked(file.parent, rights=0o555), pytest.raises(NearshotError, match=answer), atomic_write(file):
+        with (
+            locked(file.parent, rights=0o555),
+            pytest.raises(NearshotError, match=answer),
+            atomic_write(file),
+        ):
             pass

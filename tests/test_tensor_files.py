@@ -14,9 +14,15 @@ from nearshot.errors import FileFormatError
 from nearshot.io import CHECKSUM, read_json, read_tensors, write_json, write_tensors
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.uint8, torch.bool])
-def test_the_same_content_in_another_order_is_the_same_file(dtype: torch.dtype, tmp_path: Path) -> None:
-    tensors = {f"tensor {i}": torch.arange(i).to(dtype) for i in range(5)} | {"odd": torch.ones(3, dtype=torch.uint8)}
+@pytest.mark.parametrize(
+    "dtype", [torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.uint8, torch.bool]
+)
+def test_the_same_content_in_another_order_is_the_same_file(
+    dtype: torch.dtype, tmp_path: Path
+) -> None:
+    tensors = {f"tensor {i}": torch.arange(i).to(dtype) for i in range(5)} | {
+        "odd": torch.ones(3, dtype=torch.uint8)
+    }
     metadata = {f"name {i}": str(i) for i in range(10)}
     write_tensors(tmp_path / "one", tensors, metadata)
     backwards = dict(reversed(tensors.items())), dict(reversed(metadata.items()))
@@ -32,7 +38,9 @@ def test_the_same_content_in_another_order_is_the_same_file(dtype: torch.dtype, 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"])).filter(lambda text: text != CHECKSUM)
 
 
-@given(metadata=st.dictionaries(TEXTS, TEXTS), name=TEXTS.filter(lambda name: name != "__metadata__"))
+@given(
+    metadata=st.dictionaries(TEXTS, TEXTS), name=TEXTS.filter(lambda name: name != "__metadata__")
+)
 def test_whatever_the_texts_the_library_reads_them(
     metadata: dict[str, str], name: str, tmp_path_factory: pytest.TempPathFactory
 ) -> None:

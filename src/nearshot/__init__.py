@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 __all__ = ["FewShotClassifier", "__version__", "load_backbone"]
 
-PACKAGES = ("data", "estimator", "evaluation", "experiments", "losses", "models", "runs", "training")
+PACKAGES = ("data", "estimator", "evaluation", "paper", "losses", "models", "runs", "training")
 PLACES = {"FewShotClassifier": "nearshot.estimator", "load_backbone": "nearshot.models"}
 
 

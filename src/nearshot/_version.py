@@ -10,7 +10,8 @@ __version__ = "0.1.0"
 def state_of_code() -> dict[str, Any] | None:
     """Return the commit of this code and whether files have changed since; None if they are unknown.
 
-    An archive made by git has the commit in a file. A package inside another repository does not belong to it.
+    An archive made by git has the commit in a file. A package inside another repository does not
+    belong to it.
     """
     package = Path(__file__).parent
     archived = (package / "_commit.txt").read_text().strip()
@@ -19,10 +20,15 @@ def state_of_code() -> dict[str, Any] | None:
 
     def git(*arguments: str) -> str:
         command = ["git", *arguments]
-        return subprocess.run(command, cwd=package, capture_output=True, text=True, check=True).stdout.strip()  # noqa: S603
+        return subprocess.run(
+            command, cwd=package, capture_output=True, text=True, check=True
+        ).stdout.strip()
 
     try:
         git("ls-files", "--error-unmatch", "_commit.txt")
-        return {"commit": git("rev-parse", "HEAD"), "changed": bool(git("status", "--porcelain", "."))}
+        return {
+            "commit": git("rev-parse", "HEAD"),
+            "changed": bool(git("status", "--porcelain", ".")),
+        }
     except (OSError, subprocess.CalledProcessError):  # there is no git, or no repository
         return None

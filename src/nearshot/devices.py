@@ -17,7 +17,11 @@ def chosen_device(device: str | torch.device | None = "auto") -> torch.device:
         chosen = torch.device(device)
         torch.empty(0, device=chosen)
     except (RuntimeError, AssertionError, NotImplementedError) as error:
-        usable = "'auto', 'cpu' or 'cuda'" if torch.cuda.is_available() else "'auto' or 'cpu' on this machine"
+        usable = (
+            "'auto', 'cpu' or 'cuda'"
+            if torch.cuda.is_available()
+            else "'auto' or 'cpu' on this machine"
+        )
         raise InputError(f"device must be {usable}, not {str(device)!r}.") from error
     return chosen
 
@@ -30,4 +34,6 @@ def uses_bfloat16(precision: Precision, device_type: str) -> bool:
     """
     if precision not in get_args(Precision):
         raise InputError(f"precision must be auto, float32 or bfloat16, not {precision!r}.")
-    return precision == "bfloat16" or (precision == "auto" and device_type in ("cuda", "gpu"))  # "gpu" is Fabric's name
+    return precision == "bfloat16" or (
+        precision == "auto" and device_type in ("cuda", "gpu")
+    )  # "gpu" is Fabric's name

@@ -7,7 +7,15 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-__all__ = ["DISTANCES", "Distance", "DistanceName", "cosine", "full_precision", "squared_euclidean", "unit_length"]
+__all__ = [
+    "DISTANCES",
+    "Distance",
+    "DistanceName",
+    "cosine",
+    "full_precision",
+    "squared_euclidean",
+    "unit_length",
+]
 
 DistanceName = Literal["euclidean", "cosine"]
 """The names of the distances."""
@@ -48,8 +56,13 @@ def cosine(first: Tensor, second: Tensor) -> Tensor:
     >>> cosine(torch.tensor([[1.0, 0.0]]), torch.tensor([[5.0, 0.0], [0.0, 2.0], [-1.0, 0.0]]))
     tensor([[0., 1., 2.]])
     """
-    return squared_euclidean(unit_length(full_precision(first)), unit_length(full_precision(second))) / 2
+    return (
+        squared_euclidean(unit_length(full_precision(first)), unit_length(full_precision(second)))
+        / 2
+    )
 
 
-DISTANCES: Mapping[DistanceName, Distance] = MappingProxyType({"euclidean": squared_euclidean, "cosine": cosine})
+DISTANCES: Mapping[DistanceName, Distance] = MappingProxyType(
+    {"euclidean": squared_euclidean, "cosine": cosine}
+)
 """The distances by name."""

@@ -20,8 +20,8 @@ __all__ = ["EpisodeShape", "ImagesByClass"]
 class EpisodeShape:
     """An episodic batch of w = `n_way` classes, n = `n_shot` support and m = `n_query` query images of each.
 
-    The images of an episode are laid out class by class inside support, then query: first way × shot support
-    images, then way × query query images (Section 2.1).
+    The images of an episode are laid out class by class inside support, then query: first way ×
+    shot support images, then way × query query images (Section 2.1).
 
     >>> shape = EpisodeShape(n_way=20, n_shot=5, n_query=15)  # Snell et al.'s training episodes
     >>> shape.batch_size, shape.images_per_class
@@ -38,7 +38,9 @@ class EpisodeShape:
         for name, smallest in (("n_way", 2), ("n_shot", 1), ("n_query", 1)):
             value = getattr(self, name)
             if not is_integer(value) or value < smallest:
-                raise InputError(f"{name} must be a whole number of at least {smallest}, not {value!r}.")
+                raise InputError(
+                    f"{name} must be a whole number of at least {smallest}, not {value!r}."
+                )
             object.__setattr__(self, name, int(value))
 
     @classmethod
@@ -97,7 +99,9 @@ class ImagesByClass:
     def __init__(self, labels: Tensor, class_names: Sequence[str] | None = None) -> None:
         labels = torch.as_tensor(labels)
         if labels.ndim != 1 or labels.is_floating_point():
-            raise InputError(f"labels must be whole numbers, one per image, not {labels.dtype} {tuple(labels.shape)}.")
+            raise InputError(
+                f"labels must be whole numbers, one per image, not {labels.dtype} {tuple(labels.shape)}."
+            )
         labels = labels.cpu().long()
         self.classes, self.sizes = labels.unique(return_counts=True)
         self.starts = self.sizes.cumsum(0) - self.sizes
@@ -108,7 +112,11 @@ class ImagesByClass:
         """Return the same without classes of fewer than `n_images` images."""
         large = self.sizes >= n_images
         rest = copy.copy(self)
-        rest.classes, rest.sizes, rest.starts = self.classes[large], self.sizes[large], self.starts[large]
+        rest.classes, rest.sizes, rest.starts = (
+            self.classes[large],
+            self.sizes[large],
+            self.starts[large],
+        )
         rest._least = max(self._least, n_images)
         return rest
 
@@ -121,7 +129,9 @@ class ImagesByClass:
     def digest(self) -> str:
         """A hash of the images' classes."""
         content = (self.images, self.classes, self.sizes)
-        return hashlib.sha256(b"".join(part.numpy().astype("<i8").tobytes() for part in content)).hexdigest()
+        return hashlib.sha256(
+            b"".join(part.numpy().astype("<i8").tobytes() for part in content)
+        ).hexdigest()
 
     def check(self, shape: EpisodeShape, least_images: str = "least_images") -> None:
         """Refuse a shape for which there are too few classes, or too few images of a class.
@@ -131,10 +141,16 @@ class ImagesByClass:
         if len(self.classes) < shape.n_way:
             found = counted(len(self.classes), "class", "classes")
             found += f" of {self._least} images or more" if self._least > 1 else ""
-            raise InputError(f"Found {found}; episodes need {shape.n_way}. Lower n_way, or add classes.")
+            raise InputError(
+                f"Found {found}; episodes need {shape.n_way}. Lower n_way, or add classes."
+            )
         too_small = (self.sizes < shape.images_per_class).nonzero()[:, 0]
         if len(too_small):
-            name, size, needed = self.name(int(too_small[0])), int(self.sizes[too_small[0]]), shape.images_per_class
+            name, size, needed = (
+                self.name(int(too_small[0])),
+                int(self.sizes[too_small[0]]),
+                shape.images_per_class,
+            )
             others = counted(len(too_small), "class is", "classes are")
             raise InputError(
                 f"Class {name!r} has {counted(size, 'image')}; {shape.n_shot}-shot with "

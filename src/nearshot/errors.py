@@ -4,7 +4,14 @@ import difflib
 from collections.abc import Iterable, Mapping
 from typing import TypeVar
 
-__all__ = ["FileFormatError", "InputError", "LeakError", "MissingExtraError", "NearshotError", "look_up"]
+__all__ = [
+    "FileFormatError",
+    "InputError",
+    "LeakError",
+    "MissingExtraError",
+    "NearshotError",
+    "look_up",
+]
 
 Key = TypeVar("Key", bound=str)
 Entry = TypeVar("Entry")
@@ -38,7 +45,11 @@ def did_you_mean(name: object, known: Iterable[object]) -> str:
     """
     names = list(map(str, known))
     folded = {one.casefold(): one for one in names}
-    near = [] if str(name) in names else difflib.get_close_matches(str(name).casefold(), folded, n=1, cutoff=0.75)
+    near = (
+        []
+        if str(name) in names
+        else difflib.get_close_matches(str(name).casefold(), folded, n=1, cutoff=0.75)
+    )
     return f" Did you mean {folded[near[0]]!r}?" if near else ""
 
 
@@ -47,9 +58,12 @@ def look_up(registry: Mapping[Key, Entry], name: Key, what: str) -> Entry:
 
     >>> look_up({"conv4": 1, "resnet12": 2}, "resnet11", "net")
     Traceback (most recent call last):
-    nearshot.errors.InputError: There is no net 'resnet11'; choose one of 'conv4', 'resnet12'. Did you mean 'resnet12'?
+    nearshot.errors.InputError: There is no net 'resnet11'; choose one of 'conv4', 'resnet12'. Did
+    you mean 'resnet12'?
     """
     if name not in registry:
         names = ", ".join(map(repr, registry))
-        raise InputError(f"There is no {what} {name!r}; choose one of {names}.{did_you_mean(name, registry)}")
+        raise InputError(
+            f"There is no {what} {name!r}; choose one of {names}.{did_you_mean(name, registry)}"
+        )
     return registry[name]

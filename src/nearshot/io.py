@@ -29,8 +29,8 @@ CHECKSUM, NONE_YET = "crc32", "0" * 8  # in the metadata of tensors, and in JSON
 def atomic_write(path: str | Path, *, durable: bool = True) -> Iterator[IO[bytes]]:
     """Open a file for writing that replaces `path` only when it is complete.
 
-    If writing fails, the previous file at `path` stays and no other file is left behind. A `durable` file also survives
-    a power cut; without it, writing is much faster.
+    If writing fails, the previous file at `path` stays and no other file is left behind. A
+    `durable` file also survives a power cut; without it, writing is much faster.
     """
     path = Path(path).resolve()  # a symbolic link stays; its target is replaced
     if not path.parent.is_dir() or path.is_dir():
@@ -62,7 +62,9 @@ def atomic_write(path: str | Path, *, durable: bool = True) -> Iterator[IO[bytes
             temporary.unlink(missing_ok=True)
 
 
-def write_tensors(path: str | Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:
+def write_tensors(
+    path: str | Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]
+) -> None:
     """Write contiguous CPU tensors that share no memory as a safetensors file, atomically, with a checksum.
 
     The same content always gives the same bytes.
@@ -73,7 +75,9 @@ def write_tensors(path: str | Path, tensors: Mapping[str, Tensor], metadata: Map
     plain = memoryview(safetensors.torch.save(dict(tensors)))
     n_bytes = int.from_bytes(plain[:8], "little")
     entries = json.loads(bytes(plain[8 : 8 + n_bytes]))
-    described = {"__metadata__": {CHECKSUM: NONE_YET} | {name: metadata[name] for name in sorted(metadata)}} | entries
+    described = {
+        "__metadata__": {CHECKSUM: NONE_YET} | {name: metadata[name] for name in sorted(metadata)}
+    } | entries
     text = json.dumps(described, ensure_ascii=False, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)  # tensors start at a multiple of 8 bytes
     header, data = len(text).to_bytes(8, "little") + text, plain[8 + n_bytes :]
@@ -86,7 +90,8 @@ def write_tensors(path: str | Path, tensors: Mapping[str, Tensor], metadata: Map
 def read_tensors(path: str | Path) -> tuple[dict[str, str], dict[str, Tensor]]:
     """Return the metadata and the tensors of a safetensors file.
 
-    A file that has changed since `write_tensors` wrote it is an error. Files of other programs, and of versions of
+    A file that has changed since `write_tensors` wrote it is an error. Files of other programs, and
+    of versions of
     nearshot before 0.1, have no checksum, and are read without this check.
     """
     from safetensors import SafetensorError, safe_open  # noqa: PLC0415
@@ -96,25 +101,35 @@ def read_tensors(path: str | Path) -> tuple[dict[str, str], dict[str, Tensor]]:
             metadata = dict(file.metadata() or {})
             checksum = metadata.pop(CHECKSUM, None)
             if checksum is not None and checksum != _checksum(path, checksum):
-                raise FileFormatError(f"{path} is damaged: it has changed since it was written. Make it again.")
+                raise FileFormatError(
+                    f"{path} is damaged: it has changed since it was written. Make it again."
+                )
             return metadata, {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (no mapping)
     except SafetensorError as error:
-        raise FileFormatError(f"{path} is not a safetensors file, or is damaged: {error}.") from error
+        raise FileFormatError(
+            f"{path} is not a safetensors file, or is damaged: {error}."
+        ) from error
 
 
 def _checksum(path: str | Path, written: str) -> str:
     """Return the checksum of a file of tensors, in which `written` stands for it."""
-    with Path(path).open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+    with (
+        Path(path).open("rb") as file,
+        mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content,
+    ):
         end = 8 + int.from_bytes(content[:8], "little")
         header = content[:end].replace(written.encode(), NONE_YET.encode(), 1)
         with memoryview(content) as view, view[end:] as data:
             return f"{zlib.crc32(data, zlib.crc32(header)):08x}"
 
 
-def write_json(path: str | Path, content: Mapping[str, Any], *, compact: bool = False, durable: bool = True) -> None:
+def write_json(
+    path: str | Path, content: Mapping[str, Any], *, compact: bool = False, durable: bool = True
+) -> None:
     """Write a JSON object atomically, with a checksum; in one line if it is to be `compact`.
 
-    Bytes of a file name that are not UTF-8 are escaped, and come back. For `durable` see `atomic_write`.
+    Bytes of a file name that are not UTF-8 are escaped, and come back. For `durable` see
+    `atomic_write`.
     """
     layout: dict[str, Any] = {"separators": (",", ":")} if compact else {"indent": 2}
     text = json.dumps({**content, CHECKSUM: _json_checksum(content)}, ensure_ascii=False, **layout)
@@ -132,7 +147,9 @@ def read_json(path: str | Path) -> dict[str, Any]:
         raise FileFormatError(f"{path} is damaged: it must hold a JSON object.")
     checksum = content.pop(CHECKSUM, None)
     if checksum is not None and checksum != _json_checksum(content):
-        raise FileFormatError(f"{path} is damaged: it has changed since it was written. Restore it, or make it again.")
+        raise FileFormatError(
+            f"{path} is damaged: it has changed since it was written. Restore it, or make it again."
+        )
     return content
 
 
@@ -174,7 +191,8 @@ def readable(text: str) -> str:
 class FileLock:
     """A lock that one process holds at a time, until it releases it or ends.
 
-    On a file system without locks, every process gets it. A path that cannot be locked, such as a folder, is an error.
+    On a file system without locks, every process gets it. A path that cannot be locked, such as a
+    folder, is an error.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -192,7 +210,9 @@ class FileLock:
         except OSError as error:
             if error.errno in HAS_NO_LOCKS:
                 return True
-            raise NearshotError(f"{self.path} cannot be locked: {error.strerror}. Choose another folder.") from error
+            raise NearshotError(
+                f"{self.path} cannot be locked: {error.strerror}. Choose another folder."
+            ) from error
         return True
 
     def release(self, *, remove: bool = False) -> None:

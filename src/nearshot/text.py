@@ -6,7 +6,14 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 
 from nearshot.io import readable
 
@@ -24,7 +31,9 @@ def printable(text: object) -> str:
     if line.isprintable():
         return line
     return "".join(
-        one.encode("unicode_escape").decode() if unicodedata.category(one) in ("Cc", "Zl", "Zp") else one
+        one.encode("unicode_escape").decode()
+        if unicodedata.category(one) in ("Cc", "Zl", "Zp")
+        else one
         for one in line
     )
 
@@ -39,12 +48,20 @@ def print_line(console: Console, sentence: str) -> None:
     console.print(sentence, markup=False, highlight=False, soft_wrap=True)
 
 
-def with_progress(steps: Sequence[Step], description: str, *, show: bool | None = None) -> Iterator[Step]:
+def with_progress(
+    steps: Sequence[Step], description: str, *, show: bool | None = None
+) -> Iterator[Step]:
     """Yield the steps, with a transient progress bar on standard error; None shows it only on a terminal."""
     if not (sys.stderr.isatty() if show is None else show):
         yield from steps
         return
-    columns = (TextColumn(description), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
+    columns = (
+        TextColumn(description),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+    )
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
         yield from progress.track(steps)
 

@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from browser import CHROMIUM, Browser, open_browser
-from clouds import conv4
-from layouts import write_folder
-
-from small_project import CLASSES, label, pattern, wait_until, wait_until_idle
+from tests.helpers.browser import CHROMIUM, Browser, open_browser
+from tests.helpers.clouds import conv4
+from tests.helpers.layouts import write_folder
+from tests.helpers.small_project import CLASSES, label, pattern, wait_until, wait_until_idle
 
 pytest.importorskip("starlette")
 from nearshot.app.project import Project
@@ -21,7 +20,8 @@ from nearshot.app.server import HOST, make_server
 from nearshot.app.session import Session
 from nearshot.estimator import Embedder
 
-# In the slow tier, one after the other: beside other tests, a key may come before the page has drawn what it acts on.
+# In the slow tier, one after the other: beside other tests, a key may come before the page has
+# drawn what it acts on.
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(CHROMIUM is None, reason="no Chromium; make browser installs it"),
@@ -67,7 +67,9 @@ def page(browser: Browser, session: Session) -> Iterator[Browser]:
 
 def tiles(browser: Browser) -> dict[str, str]:
     """The accessible names of the rendered photos: what they are said to be, by file name."""
-    names = browser.ask("[...document.querySelectorAll('.tile')].map((tile) => tile.getAttribute('aria-label'))")
+    names = browser.ask(
+        "[...document.querySelectorAll('.tile')].map((tile) => tile.getAttribute('aria-label'))"
+    )
     return dict(name.split(", ", 1) for name in names)
 
 
@@ -87,9 +89,7 @@ def add_class(browser: Browser, name: str) -> None:
 
 
 def tile(name: str) -> str:
-    return (
-        f"[...document.querySelectorAll('.tile')].find((one) => one.getAttribute('aria-label').startsWith('{name}, '))"
-    )
+    return f"[...document.querySelectorAll('.tile')].find((one) => one.getAttribute('aria-label').startsWith('{name}, '))"
 
 
 def select(browser: Browser, *names: str) -> None:
@@ -102,7 +102,9 @@ def is_labelled(name: str, label: str) -> str:
     return f"{tile(name)}.getAttribute('aria-label') == '{name}, labelled {label}'"
 
 
-def test_label_predict_correct_export_restart(page: Browser, session: Session, photos: Path, tmp_path: Path) -> None:
+def test_label_predict_correct_export_restart(
+    page: Browser, session: Session, photos: Path, tmp_path: Path
+) -> None:
     assert set(tiles(page).values()) == {"not labelled"}
     for code, name in enumerate(CLASSES):
         add_class(page, name)
@@ -139,7 +141,9 @@ def test_label_predict_correct_export_restart(page: Browser, session: Session, p
     assert len(list(photos.iterdir())) == 18
     page.call("Browser.setDownloadBehavior", behavior="allow", downloadPath=str(tmp_path))
     click(page, "For nearshot")
-    page.wait_for("document.getElementById('export-state').textContent.includes('in your downloads')")
+    page.wait_for(
+        "document.getElementById('export-state').textContent.includes('in your downloads')"
+    )
     assert page.complaints == []
     # Everything is there after a restart.
     before = labels | {"ant4.png": "ant"}
@@ -158,7 +162,9 @@ def test_label_predict_correct_export_restart(page: Browser, session: Session, p
 def test_keys_alone_are_enough(page: Browser, session: Session) -> None:
     for name in CLASSES:
         add_class(page, name)
-    page.ask("document.getElementById('sort').value = 'name'; document.getElementById('sort').onchange()")
+    page.ask(
+        "document.getElementById('sort').value = 'name'; document.getElementById('sort').onchange()"
+    )
     page.ask("document.getElementById('grid').focus()")
     page.press("Home")
     for key in ("1", "1", "1"):  # the next photo is selected after each
@@ -181,7 +187,9 @@ def test_keys_alone_are_enough(page: Browser, session: Session) -> None:
     page.press("z", CTRL)
     page.wait_for(f"{tile('ant3.png')}.getAttribute('aria-label').includes('predicted')")
     page.press(" ")
-    page.wait_for("document.getElementById('viewer').open && document.querySelectorAll('#viewer-bars .bar').length > 0")
+    page.wait_for(
+        "document.getElementById('viewer').open && document.querySelectorAll('#viewer-bars .bar').length > 0"
+    )
     assert page.ask("document.getElementById('viewer-name').textContent") == "ant3.png"
     page.press("1")
     page.wait_for(is_labelled("ant3.png", "ant"))
@@ -205,7 +213,9 @@ def test_undo_restores_classes_by_name(page: Browser, session: Session) -> None:
     select(page, f"{CLASSES[1]}0.png")
     page.press("3")
     page.wait_for(is_labelled(f"{CLASSES[1]}0.png", CLASSES[2]))
-    page.ask("document.querySelector('#classes li .more').click(); document.getElementById('remove-class').click()")
+    page.ask(
+        "document.querySelector('#classes li .more').click(); document.getElementById('remove-class').click()"
+    )
     page.wait_for("document.querySelectorAll('#classes li').length == 2")
     page.ask(
         "document.querySelector('#classes li .more').click(); document.getElementById('rename-name').value = 'wasp'"
@@ -237,16 +247,24 @@ def test_photos_are_dragged_to_classes(page: Browser, session: Session) -> None:
 def test_photos_are_added_and_what_is_none_is_named(browser: Browser, tmp_path: Path) -> None:
     session = Session(Project(tmp_path / "p"), Embedder(conv4()))
     session.start()
-    members: dict[str, bytes] = {f"new{i}.png": pattern(i, i) for i in range(5)} | {"bad.png": b"<svg onload=alert(1)>"}
+    members: dict[str, bytes] = {f"new{i}.png": pattern(i, i) for i in range(5)} | {
+        "bad.png": b"<svg onload=alert(1)>"
+    }
     folder = write_folder(tmp_path / "new", members)
     with opened(browser, session):
         browser.wait_for("document.getElementById('empty').textContent.includes('Drop photos')")
         root = browser.call("DOM.getDocument")["root"]["nodeId"]
         node = browser.call("DOM.querySelector", nodeId=root, selector="#files")["nodeId"]
-        browser.call("DOM.setFileInputFiles", nodeId=node, files=[str(path) for path in sorted(folder.iterdir())])
+        browser.call(
+            "DOM.setFileInputFiles",
+            nodeId=node,
+            files=[str(path) for path in sorted(folder.iterdir())],
+        )
         browser.wait_for("document.querySelectorAll('.tile').length == 5")
         browser.wait_for("document.getElementById('toast').textContent.includes('bad.png')")
-    assert sorted(path.name for path in (tmp_path / "p" / "photos").iterdir()) == [f"new{i}.png" for i in range(5)]
+    assert sorted(path.name for path in (tmp_path / "p" / "photos").iterdir()) == [
+        f"new{i}.png" for i in range(5)
+    ]
 
 
 def test_hostile_names_are_shown_as_text(page: Browser, session: Session) -> None:
@@ -273,7 +291,9 @@ def test_hostile_names_are_shown_as_text(page: Browser, session: Session) -> Non
 def test_a_narrow_window_does_not_scroll_sideways(page: Browser, session: Session) -> None:
     for name in CLASSES:
         label(session, name, 0, 1, 2)
-    session.change(lambda project: project.add_class("a long name of a class that has no end and no sense "))
+    session.change(
+        lambda project: project.add_class("a long name of a class that has no end and no sense ")
+    )
     wait_until_idle(session)
     page.resize(400, 800)
     page.wait_for("document.querySelectorAll('#classes li').length == 4")
@@ -313,4 +333,9 @@ def test_thousands_of_photos_make_few_elements(
     page.press("End")
     page.wait_for(f"Boolean({tile('4999.png')})")
     assert page.ask("document.querySelectorAll('.tile').length") < 120
-    assert page.ask("document.querySelector('.tile[aria-selected=true]').getAttribute('aria-posinset')") == "5000"
+    assert (
+        page.ask(
+            "document.querySelector('.tile[aria-selected=true]').getAttribute('aria-posinset')"
+        )
+        == "5000"
+    )

@@ -4,11 +4,11 @@ import json
 from pathlib import Path
 
 import pytest
-from layouts import write_folder
+from tests.helpers.layouts import write_folder
+from tests.helpers.small_project import pattern
 
 from nearshot.app.project import Project
 from nearshot.errors import FileFormatError, InputError
-from small_project import pattern
 
 
 def opened(folder: Path, *photo_folders: Path) -> Project:
@@ -34,15 +34,23 @@ def test_everything_is_there_after_a_restart(tmp_path: Path, photos: Path) -> No
     project.set_label([added.id], "bee")
     again = opened(tmp_path / "p")
     assert again.classes == ["big ant", "bee"]
-    assert [photo.key for photo in again.photos.values()] == [photo.key for photo in project.photos.values()]
-    assert (again.labels, again.confirmed, again.removed) == (project.labels, project.confirmed, project.removed)
+    assert [photo.key for photo in again.photos.values()] == [
+        photo.key for photo in project.photos.values()
+    ]
+    assert (again.labels, again.confirmed, again.removed) == (
+        project.labels,
+        project.confirmed,
+        project.removed,
+    )
     assert again.photos[added.id].path.read_bytes() == pattern(3, 0)
     assert again.photos[added.id].group == "monday"
     assert len(again.present) == 18
     assert len(list(photos.iterdir())) == 18  # nothing of ours among the photos
 
 
-def test_labels_survive_a_disk_that_is_away_and_a_move_with_the_photos(tmp_path: Path, photos: Path) -> None:
+def test_labels_survive_a_disk_that_is_away_and_a_move_with_the_photos(
+    tmp_path: Path, photos: Path
+) -> None:
     project = opened(tmp_path / "p", photos)
     project.add_class("ant")
     project.set_label(ids_of(project, "ant0.png"), "ant")
@@ -83,8 +91,12 @@ def test_classes_can_be_renamed_joined_and_removed(tmp_path: Path, photos: Path)
 
 
 def test_folders_can_be_labels(tmp_path: Path) -> None:
-    members = {f"{name}/deep/{i}.png": pattern(code, i) for code, name in enumerate("ab") for i in range(2)}
-    folder = write_folder(tmp_path / "photos", {**members, "top.png": pattern(5, 0), "unknown /x.png": pattern(6, 0)})
+    members = {
+        f"{name}/deep/{i}.png": pattern(code, i) for code, name in enumerate("ab") for i in range(2)
+    }
+    folder = write_folder(
+        tmp_path / "photos", {**members, "top.png": pattern(5, 0), "unknown /x.png": pattern(6, 0)}
+    )
     project = opened(tmp_path / "p", folder)
     project.label_by_folders()
     assert project.classes == ["a", "b"]
@@ -97,7 +109,9 @@ def test_folders_can_be_labels(tmp_path: Path) -> None:
     assert project.classes == ["a", "b", "x" * 80, "y"]
 
 
-@pytest.mark.parametrize("name", ["../../evil.png", "/etc/evil.png", "..\\evil.png", "con.png", "a\nb.png"])
+@pytest.mark.parametrize(
+    "name", ["../../evil.png", "/etc/evil.png", "..\\evil.png", "con.png", "a\nb.png"]
+)
 def test_an_uploaded_name_does_not_lead_out(name: str, tmp_path: Path) -> None:
     project = opened(tmp_path / "p")
     for group in ("", "..", "../..", "a/b"):
@@ -123,7 +137,9 @@ def test_the_same_photo_is_kept_once_and_comes_back_if_it_was_removed(tmp_path: 
 
 
 @pytest.mark.parametrize("change", [{"version": 2}, {"format": "x"}, {"crc32": "0"}], ids=str)
-def test_a_file_of_another_version_or_a_damaged_one_is_named(change: dict[str, object], tmp_path: Path) -> None:
+def test_a_file_of_another_version_or_a_damaged_one_is_named(
+    change: dict[str, object], tmp_path: Path
+) -> None:
     opened(tmp_path / "p")
     path = tmp_path / "p" / "project.json"
     saved = {name: value for name, value in json.loads(path.read_text()).items() if name != "crc32"}

@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from layouts import encoded
 from PIL import Image
+from tests.helpers.layouts import encoded
+from tests.helpers.small_project import label_all, pattern, wait_until_idle
 
 from nearshot.app.session import Session
 from nearshot.estimator import FewShotClassifier
-from small_project import label_all, pattern, wait_until_idle
 
 pytest.importorskip("starlette")
 pytest.importorskip("httpx2")
@@ -47,14 +47,22 @@ def put(client: TestClient, data: bytes, name: str, group: str = "") -> Any:
 
 
 ROUTES = [
-    *(("GET", path) for path in ("/", "/static/app.js", "/api/state", "/export/photos.csv", "/nowhere")),
+    *(
+        ("GET", path)
+        for path in ("/", "/static/app.js", "/api/state", "/export/photos.csv", "/nowhere")
+    ),
     ("PUT", "/api/photos?name=a.png"),
     ("POST", "/api/add-class"),
     ("POST", "/api/copy"),
 ]
 COOKIE = f"nearshot-{PORT}="
 OTHER_HOSTS = ["evil.example", f"evil.example:{PORT}", "127.0.0.1", f"127.0.0.1:{PORT + 1}", ""]
-OTHER_PAGES = ["http://evil.example", "null", f"http://127.0.0.1:{PORT + 1}", f"https://127.0.0.1:{PORT}"]
+OTHER_PAGES = [
+    "http://evil.example",
+    "null",
+    f"http://127.0.0.1:{PORT + 1}",
+    f"https://127.0.0.1:{PORT}",
+]
 
 
 @pytest.mark.parametrize(
@@ -66,7 +74,9 @@ OTHER_PAGES = ["http://evil.example", "null", f"http://127.0.0.1:{PORT + 1}", f"
     ],
     ids=str,
 )
-def test_without_the_token_and_from_elsewhere_nothing_is_answered(wrong: dict[str, str], session: Session) -> None:
+def test_without_the_token_and_from_elsewhere_nothing_is_answered(
+    wrong: dict[str, str], session: Session
+) -> None:
     client = stranger(session, **{"origin": HERE, "cookie": f"{COOKIE}{TOKEN}", **wrong})
     for method, path in ROUTES:
         answer = client.request(method, path, content=b'{"name": "x"}' if method != "GET" else None)
@@ -79,11 +89,19 @@ def test_without_the_token_and_from_elsewhere_nothing_is_answered(wrong: dict[st
     assert len(session.project.photos) == 18
 
 
-def test_the_token_becomes_a_cookie_that_scripts_and_other_pages_do_not_get(session: Session) -> None:
-    for path in ("/?token=wrong", "/?token=", f"/api/state?token={TOKEN}"):  # the page alone takes it
+def test_the_token_becomes_a_cookie_that_scripts_and_other_pages_do_not_get(
+    session: Session,
+) -> None:
+    for path in (
+        "/?token=wrong",
+        "/?token=",
+        f"/api/state?token={TOKEN}",
+    ):  # the page alone takes it
         assert stranger(session).get(path).status_code == 403
     answer = stranger(session).get(f"/?token={TOKEN}")
-    assert all(word in answer.headers["set-cookie"] for word in ("HttpOnly", "SameSite=Strict", "Path=/"))
+    assert all(
+        word in answer.headers["set-cookie"] for word in ("HttpOnly", "SameSite=Strict", "Path=/")
+    )
     assert TOKEN not in answer.text
 
 
@@ -94,7 +112,9 @@ def test_a_change_needs_an_origin(client: TestClient, session: Session) -> None:
     assert session.project.classes == []
 
 
-@pytest.mark.parametrize("path", ["/", "/static/app.js", "/api/state", "/nowhere", "/export/photos.csv"])
+@pytest.mark.parametrize(
+    "path", ["/", "/static/app.js", "/api/state", "/nowhere", "/export/photos.csv"]
+)
 def test_every_answer_has_the_headers(path: str, client: TestClient) -> None:
     headers = client.get(path).headers
     policy = headers["content-security-policy"]
@@ -105,13 +125,22 @@ def test_every_answer_has_the_headers(path: str, client: TestClient) -> None:
     assert headers["referrer-policy"] == "no-referrer"
 
 
-def test_the_page_has_no_inline_script_or_style_and_the_script_makes_no_markup(client: TestClient) -> None:
+def test_the_page_has_no_inline_script_or_style_and_the_script_makes_no_markup(
+    client: TestClient,
+) -> None:
     page, script = client.get("/").text, client.get("/static/app.js").text
     assert "<style" not in page
     assert " style=" not in page
     assert " on" not in {part[:3] for part in page.split("<")}
     assert page.count("<script") == 1
-    for way in ("innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(", "DOMParser"):
+    for way in (
+        "innerHTML",
+        "outerHTML",
+        "insertAdjacentHTML",
+        "document.write",
+        "eval(",
+        "DOMParser",
+    ):
         assert way not in script
     assert client.get("/static/server.py").status_code == 404
 
@@ -137,7 +166,9 @@ def test_no_path_of_a_request_is_opened(name: str, client: TestClient) -> None:
         (pattern(0, 0), ""),
     ],
 )
-def test_what_is_no_photo_is_refused(data: bytes, name: str, client: TestClient, session: Session) -> None:
+def test_what_is_no_photo_is_refused(
+    data: bytes, name: str, client: TestClient, session: Session
+) -> None:
     answer = put(client, data, name)
     assert answer.status_code == 400
     assert answer.json()["error"]
@@ -145,7 +176,9 @@ def test_what_is_no_photo_is_refused(data: bytes, name: str, client: TestClient,
     assert not (session.project.folder / "photos").exists()
 
 
-def test_uploads_are_limited(client: TestClient, session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_uploads_are_limited(
+    client: TestClient, session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
     large = encoded(np.random.default_rng(0).integers(0, 256, (64, 64, 3), dtype=np.uint8))
     monkeypatch.setattr(module, "MOST_BYTES", len(large) - 1)
     assert put(client, large, "large.png").status_code == 413
@@ -175,7 +208,9 @@ def test_uploads_are_limited(client: TestClient, session: Session, monkeypatch: 
         ("rename-class", b'{"name": "gone", "new_name": "x"}'),
     ],
 )
-def test_wrong_requests_are_refused_with_a_sentence(name: str, content: bytes, client: TestClient) -> None:
+def test_wrong_requests_are_refused_with_a_sentence(
+    name: str, content: bytes, client: TestClient
+) -> None:
     answer = client.post(f"/api/{name}", content=content)
     assert answer.status_code == 400
     assert len(answer.json()["error"]) > 10
@@ -191,7 +226,9 @@ def test_hostile_names_are_only_text(client: TestClient, session: Session) -> No
     state = client.get("/api/state")
     assert state.headers["content-type"] == "application/json"
     assert ATTACK in state.json()["classes"]
-    rows = list(csv.DictReader(io.StringIO(client.get("/export/photos.csv").content.decode("utf-8-sig"))))
+    rows = list(
+        csv.DictReader(io.StringIO(client.get("/export/photos.csv").content.decode("utf-8-sig")))
+    )
     assert [row["label"] for row in rows].count("'=cmd()") == 1
     copied = client.post("/api/copy", json={"predicted": False}).json()
     assert (copied["new"], copied["failures"]) == (1, [])
@@ -206,7 +243,9 @@ def test_images_are_sent_as_new_jpegs(client: TestClient, session: Session) -> N
         assert Image.open(io.BytesIO(answer.content)).format == "JPEG"
 
 
-def test_labels_make_predictions_and_corrections_change_them(client: TestClient, session: Session) -> None:
+def test_labels_make_predictions_and_corrections_change_them(
+    client: TestClient, session: Session
+) -> None:
     wait_until_idle(session)
     state = client.get("/api/state").json()
     assert state["n_done"] == len(state["photos"]) == 18
@@ -215,8 +254,12 @@ def test_labels_make_predictions_and_corrections_change_them(client: TestClient,
     ids = {row[1]: row[0] for row in state["photos"]}
     for name in ("ant", "bee", "cat"):
         client.post("/api/add-class", json={"name": name})
-        answer = client.post("/api/label", json={"ids": [ids[f"{name}{i}.png"] for i in range(4)], "label": name})
-    state = client.get(f"/api/state?after={answer.json()['version']}").json()  # waits for the new answers
+        answer = client.post(
+            "/api/label", json={"ids": [ids[f"{name}{i}.png"] for i in range(4)], "label": name}
+        )
+    state = client.get(
+        f"/api/state?after={answer.json()['version']}"
+    ).json()  # waits for the new answers
     wait_until_idle(session)
     state = client.get("/api/state").json()
     answers = {row[1]: state["classes"][row[4]] for row in state["photos"] if row[3] == -1}
@@ -250,7 +293,9 @@ def test_exports(client: TestClient, session: Session, tmp_path: Path) -> None:
     names = [path.relative_to(copied["folder"]) for path in Path(copied["folder"]).rglob("*.png")]
     assert len(names) == 18
     assert all(name.parent.name in (name.name[:3], "unknown") for name in names)
-    rows = list(csv.DictReader(io.StringIO(client.get("/export/photos.csv").content.decode("utf-8-sig"))))
+    rows = list(
+        csv.DictReader(io.StringIO(client.get("/export/photos.csv").content.decode("utf-8-sig")))
+    )
     assert len(rows) == 18
     assert {row["label"] for row in rows} == {"ant", "bee", "cat", ""}
     assert all(bool(row["label"]) != bool(row["predicted"]) for row in rows)
@@ -274,6 +319,9 @@ def test_a_request_waits_for_a_newer_state_only(
     assert client.get(f"/api/state?after={session.version}").json()["version"] == session.version
     assert time.monotonic() - begun > 0.2
     begun = time.monotonic()
-    assert json.loads(client.get(f"/api/state?after={session.version - 1}").content)["version"] == session.version
+    assert (
+        json.loads(client.get(f"/api/state?after={session.version - 1}").content)["version"]
+        == session.version
+    )
     assert client.get("/api/state?after=-1").status_code == 200
     assert time.monotonic() - begun < 5

@@ -5,14 +5,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from clouds import clouds, conv4
 from PIL import Image
+from tests.helpers.clouds import clouds, conv4
+from tests.helpers.small_project import label, label_all, wait_until_idle
 
 from nearshot.app.project import Project
 from nearshot.app.session import N_SUGGESTIONS, Session, fit_model, version_of
 from nearshot.errors import FileFormatError, InputError
 from nearshot.estimator import Embedder, FewShotClassifier
-from small_project import label, label_all, wait_until_idle
 
 
 def test_the_model_is_the_classifier_of_the_labelled_photos() -> None:
@@ -34,7 +34,9 @@ def test_the_model_is_the_classifier_of_the_labelled_photos() -> None:
     most = max(model.guesses.values(), key=lambda guess: guess.doubt)
     assert model.guesses[model.label_next[0]] == most
     assert model.confusion.sum() == len(drawn.support)
-    assert np.trace(model.confusion) / model.confusion.sum() == pytest.approx(plain.estimate_accuracy().mean)
+    assert np.trace(model.confusion) / model.confusion.sum() == pytest.approx(
+        plain.estimate_accuracy().mean
+    )
 
 
 @pytest.mark.parametrize("n_labelled", [0, 1, 2])
@@ -61,11 +63,16 @@ def test_a_labelled_photo_is_explained_by_the_others(session: Session) -> None:
     assert {names[one][:3] for one in about["nearest"][:3]} == {"ant"}
     assert sum(share for _, share in about["probabilities"]) == pytest.approx(1)
     guess = session.model.suspicious[wrong]
-    assert about["probabilities"][0] == [guess.label, pytest.approx(guess.confidence)]  # held out, in both places
+    assert about["probabilities"][0] == [
+        guess.label,
+        pytest.approx(guess.confidence),
+    ]  # held out, in both places
     assert guess.label == "ant"
 
 
-def test_an_unreadable_photo_has_its_error_and_the_others_go_on(tmp_path: Path, photos: Path) -> None:
+def test_an_unreadable_photo_has_its_error_and_the_others_go_on(
+    tmp_path: Path, photos: Path
+) -> None:
     (photos / "bad.png").write_bytes(b"<script>alert(1)</script>")
     session = Session(Project(tmp_path / "p", [photos]), Embedder(conv4()))
     session.start()
@@ -99,14 +106,20 @@ def test_the_exported_classifier_gives_the_same_answers(session: Session) -> Non
     label_all(session, 0, 1, 2, 3)
     next(photo for photo in session.project.present if photo.name == "bee3.png").path.unlink()
     assert session.classifier().support_labels_.tolist() == [0] * 4 + [1] * 3 + [2] * 4
-    session.change(lambda project: project.set_label([one.id for one in project.present if "3" in one.name], None))
+    session.change(
+        lambda project: project.set_label(
+            [one.id for one in project.present if "3" in one.name], None
+        )
+    )
     wait_until_idle(session)
     classifier = session.classifier()
     for photo in session.project.present:
         if photo.id in session.model.guesses and photo.path.exists():
             explained = classifier.explain([photo.path])[0]
             assert explained.nearest == session.model.guesses[photo.id].label
-            assert explained.probability == pytest.approx(session.model.guesses[photo.id].confidence, abs=1e-5)
+            assert explained.probability == pytest.approx(
+                session.model.guesses[photo.id].confidence, abs=1e-5
+            )
 
 
 def test_small_versions_are_made_once_and_again_for_a_changed_photo(tmp_path: Path) -> None:

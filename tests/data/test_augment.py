@@ -13,12 +13,12 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from layouts import picture
 from PIL import Image, ImageEnhance
 from scipy.stats import qmc
+from tests.helpers.dispatched import BETWEEN_HOST_AND_DEVICE, Dispatched
+from tests.helpers.layouts import picture
 from torch import Tensor
 
-from dispatched import BETWEEN_HOST_AND_DEVICE, Dispatched
 from nearshot.data.augment import (
     SMALLEST_CROP,
     Augmentation,
@@ -39,7 +39,10 @@ def smooth(n: int, side: int = 32, width: int | None = None) -> torch.Tensor:
     """Pictures without sharp edges, on which interpolation is not a matter of taste."""
     width = width or side
     y, x = np.mgrid[0:side, 0:width] / side
-    planes = [np.stack([np.sin(3 * x + i + c) * np.cos(2 * y - c) for c in range(3)], axis=2) for i in range(n)]
+    planes = [
+        np.stack([np.sin(3 * x + i + c) * np.cos(2 * y - c) for c in range(3)], axis=2)
+        for i in range(n)
+    ]
     return torch.from_numpy((127.5 + 120 * np.stack(planes)).astype(np.uint8))
 
 
@@ -48,24 +51,34 @@ def uniform(n_images: int) -> Callable[..., Tensor]:
     return lambda *shape: torch.rand(n_images, *shape, generator=generator)
 
 
-@pytest.mark.parametrize(("height", "width", "size"), [(32, 32, 84), (120, 90, 40), (200, 200, 84), (90, 30, 31)])
+@pytest.mark.parametrize(
+    ("height", "width", "size"), [(32, 32, 84), (120, 90, 40), (200, 200, 84), (90, 30, 31)]
+)
 @pytest.mark.parametrize("rough", [False, True])
 def test_a_crop_is_pillows_crop_resized(height: int, width: int, size: int, rough: bool) -> None:
     images = smooth(20, height, width)
     if rough:  # where the filter shows
-        images = torch.randint(256, images.shape, generator=torch.Generator().manual_seed(0), dtype=torch.uint8)
+        images = torch.randint(
+            256, images.shape, generator=torch.Generator().manual_seed(0), dtype=torch.uint8
+        )
     boxes = random_boxes(height, width, height * width, Augmentation(), uniform(20))
     flips = torch.arange(20) % 2 == 0
     ours = cut(images.permute(0, 3, 1, 2).float() / 255, boxes, flips, size)
-    for image, (top, left, tall, wide), flip, result in zip(images, boxes.tolist(), flips, ours, strict=True):
-        crop = Image.fromarray(image.numpy()).crop((int(left), int(top), int(left + wide), int(top + tall)))
+    for image, (top, left, tall, wide), flip, result in zip(
+        images, boxes.tolist(), flips, ours, strict=True
+    ):
+        crop = Image.fromarray(image.numpy()).crop(
+            (int(left), int(top), int(left + wide), int(top + tall))
+        )
         expected = np.asarray(crop.resize((size, size), Image.Resampling.BILINEAR))
         expected = expected[:, ::-1] if flip else expected
         difference = np.abs(result.permute(1, 2, 0).numpy() * 255 - expected)
         assert difference.max() < 1.01  # Pillow rounds to whole values, twice
 
 
-def torchvisions_box(generator: random.Random, height: int, width: int, a: Augmentation) -> tuple[int, int, int, int]:
+def torchvisions_box(
+    generator: random.Random, height: int, width: int, a: Augmentation
+) -> tuple[int, int, int, int]:
     """RandomResizedCrop.get_params, from its documentation."""
     for _ in range(10):
         area = height * width * generator.uniform(*a.scale)
@@ -87,7 +100,9 @@ def test_boxes_have_the_usual_distribution(height: int, width: int) -> None:
     n = 20_000
     ours = random_boxes(height, width, height * width, Augmentation(), uniform(n)).numpy()
     generator = random.Random(0)  # noqa: S311
-    theirs = np.array([torchvisions_box(generator, height, width, Augmentation()) for _ in range(n)])
+    theirs = np.array(
+        [torchvisions_box(generator, height, width, Augmentation()) for _ in range(n)]
+    )
     top, left, h, w = ours.T
     assert ((top >= 0) & (left >= 0) & (top + h <= height) & (left + w <= width)).all()
     for column in range(4):
@@ -99,7 +114,9 @@ def test_boxes_have_the_usual_distribution(height: int, width: int) -> None:
 
 def test_half_of_the_images_are_flipped() -> None:
     images = smooth(1)[[0] * 2000]
-    result = augment(images, Augmentation(crop="centre"), size=32, generator=torch.Generator().manual_seed(0))
+    result = augment(
+        images, Augmentation(crop="centre"), size=32, generator=torch.Generator().manual_seed(0)
+    )
     plain = images[0].permute(2, 0, 1).float() / 255
     is_plain = (result - plain).abs().flatten(1).amax(1) < 1e-3
     is_flipped = (result - plain.flip(2)).abs().flatten(1).amax(1) < 1e-3
@@ -113,7 +130,8 @@ def test_the_same_generator_gives_the_same_batch_in_channels_last() -> None:
     images = torch.from_numpy(np.stack([picture(i) for i in range(8)]))
     options = Augmentation(brightness=0.4, contrast=0.4, saturation=0.4)
     one, same, other = (
-        augment(images, options, size=84, generator=torch.Generator().manual_seed(s)) for s in (3, 3, 4)
+        augment(images, options, size=84, generator=torch.Generator().manual_seed(s))
+        for s in (3, 3, 4)
     )
     assert torch.equal(one, same)
     assert not torch.equal(one, other)
@@ -122,13 +140,17 @@ def test_the_same_generator_gives_the_same_batch_in_channels_last() -> None:
     assert 0 <= float(one.min()) <= float(one.max()) <= 1
 
 
-def padded_by_pillow(image: Tensor, padding: int, box: Sequence[int], flipped: bool, size: int) -> Tensor:
+def padded_by_pillow(
+    image: Tensor, padding: int, box: Sequence[int], flipped: bool, size: int
+) -> Tensor:
     """One image: paste it on black, cut out a box, resize, mirror; (size, size, 3) in [0, 255]."""
     height, width = image.shape[:2]
     top, left, tall, wide = box
     canvas = Image.new("RGB", (width + 2 * padding, height + 2 * padding))
     canvas.paste(Image.fromarray(image.numpy()), (padding, padding))
-    cropped = canvas.crop((left, top, left + wide, top + tall)).resize((size, size), Image.Resampling.BILINEAR)
+    cropped = canvas.crop((left, top, left + wide, top + tall)).resize(
+        (size, size), Image.Resampling.BILINEAR
+    )
     if flipped:
         cropped = cropped.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
     return torch.from_numpy(np.asarray(cropped, dtype=np.float32).copy())
@@ -137,14 +159,19 @@ def padded_by_pillow(image: Tensor, padding: int, box: Sequence[int], flipped: b
 @pytest.mark.parametrize("size", [32, 48, 20])
 @pytest.mark.parametrize(("height", "width"), [(32, 32), (32, 40)])
 @pytest.mark.parametrize("crop", ["padded", "padded-random"])
-def test_padded_crops_are_those_of_a_loop_over_the_images(crop: str, height: int, width: int, size: int) -> None:
+def test_padded_crops_are_those_of_a_loop_over_the_images(
+    crop: str, height: int, width: int, size: int
+) -> None:
     """Cut by Pillow out of the image on black; areas of random boxes are shares of the image's without its border."""
     images, padding, side, n = smooth(40, height, width), 5, 32, 40
     options = Augmentation(crop=crop, padding=padding, scale=(0.6, 0.9))
     result = augment(images, options, size=size, generator=torch.Generator().manual_seed(0))
     draw, tall, wide = uniform(n), height + 2 * padding, width + 2 * padding
     if crop == "padded":
-        boxes = [[int(y * (tall - side + 1)), int(x * (wide - side + 1)), side, side] for y, x in draw(2).tolist()]
+        boxes = [
+            [int(y * (tall - side + 1)), int(x * (wide - side + 1)), side, side]
+            for y, x in draw(2).tolist()
+        ]
     else:
         drawn = random_boxes(tall, wide, height * width, options, draw)
         shares = drawn[:, 2] * drawn[:, 3] / (height * width)
@@ -155,7 +182,9 @@ def test_padded_crops_are_those_of_a_loop_over_the_images(crop: str, height: int
     flips = (draw(1)[:, 0] < 0.5).tolist()
     for image, ours, box, flipped in zip(images, result, boxes, flips, strict=True):
         expected = padded_by_pillow(image, padding, box, flipped, size)
-        torch.testing.assert_close(ours.permute(1, 2, 0) * 255, expected, rtol=0, atol=1.01)  # Pillow rounds, twice
+        torch.testing.assert_close(
+            ours.permute(1, 2, 0) * 255, expected, rtol=0, atol=1.01
+        )  # Pillow rounds, twice
 
 
 @pytest.mark.parametrize("name", ["brightness", "contrast", "saturation"])
@@ -163,16 +192,27 @@ def test_colours_vary_as_pillows_do(name: str) -> None:
     enhance = getattr(ImageEnhance, "Color" if name == "saturation" else name.title())
     image = smooth(1)
     options = Augmentation(crop="centre", flip=0.0, **{name: 0.5})  # type: ignore[arg-type]
-    result = augment(image.expand(20, -1, -1, -1), options, size=32, generator=torch.Generator().manual_seed(0))
+    result = augment(
+        image.expand(20, -1, -1, -1), options, size=32, generator=torch.Generator().manual_seed(0)
+    )
     factors = 0.5 + uniform(20)(1)[:, 0]
     for row, factor in zip(result, factors.tolist(), strict=True):
-        expected = np.asarray(enhance(Image.fromarray(image[0].numpy())).enhance(factor), dtype=float)
+        expected = np.asarray(
+            enhance(Image.fromarray(image[0].numpy())).enhance(factor), dtype=float
+        )
         assert np.abs(row.permute(1, 2, 0).numpy() * 255 - expected).max() < 1.51  # Pillow rounds
 
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("crop", "corner"), ("padding", -1), ("scale", (0.0, 1.0)), ("ratio", (2.0, 1.0)), ("flip", 2.0), ("hue", 0.6)],
+    [
+        ("crop", "corner"),
+        ("padding", -1),
+        ("scale", (0.0, 1.0)),
+        ("ratio", (2.0, 1.0)),
+        ("flip", 2.0),
+        ("hue", 0.6),
+    ],
 )
 def test_impossible_augmentations_are_named(name: str, value: Any) -> None:
     with pytest.raises(InputError, match=f"^{name} must be .*{re.escape(str(value))}"):
@@ -180,7 +220,10 @@ def test_impossible_augmentations_are_named(name: str, value: Any) -> None:
 
 
 def test_images_of_another_type_are_refused() -> None:
-    with pytest.raises(InputError, match=r"uint8 \(image, height, width, 3\), as a store has them, not torch.float32"):
+    with pytest.raises(
+        InputError,
+        match=r"uint8 \(image, height, width, 3\), as a store has them, not torch.float32",
+    ):
         augment(torch.zeros(2, 8, 8, 3), Augmentation(), size=8)
 
 
@@ -219,7 +262,9 @@ def test_hues_are_drawn_uniformly_to_both_sides() -> None:
     hues = np.array([colorsys.rgb_to_hsv(*image[:, 0, 0].tolist())[0] for image in result])
     turns = np.sort((hues + 0.5) % 1 - 0.5)
     expected = np.linspace(-0.3, 0.3, len(turns))
-    assert np.abs(turns - expected).max() / 0.6 < 1.95 / math.sqrt(len(turns))  # Kolmogorov and Smirnov at 0.1 %
+    assert np.abs(turns - expected).max() / 0.6 < 1.95 / math.sqrt(
+        len(turns)
+    )  # Kolmogorov and Smirnov at 0.1 %
 
 
 EVERYTHING = Augmentation(brightness=0.4, contrast=0.4, saturation=0.4, hue=0.1, n_operations=2)
@@ -247,10 +292,18 @@ def test_nothing_goes_between_host_and_device(options: Augmentation) -> None:
 
 @pytest.mark.parametrize("n_shares", [1, 2, 4])
 def test_shares_are_augmented_as_the_whole_batch_is(n_shares: int) -> None:
-    images = torch.randint(256, (8, 12, 12, 3), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    images = torch.randint(
+        256, (8, 12, 12, 3), dtype=torch.uint8, generator=torch.Generator().manual_seed(0)
+    )
     whole = augment(images, EVERYTHING, size=10, generator=torch.Generator().manual_seed(1))
     shares = [
-        augment(share, EVERYTHING, size=10, generator=torch.Generator().manual_seed(1), share=(number, n_shares))
+        augment(
+            share,
+            EVERYTHING,
+            size=10,
+            generator=torch.Generator().manual_seed(1),
+            share=(number, n_shares),
+        )
         for number, share in enumerate(images.chunk(n_shares))
     ]
     torch.testing.assert_close(torch.cat(shares), whole, rtol=0, atol=1e-6)
@@ -258,23 +311,33 @@ def test_shares_are_augmented_as_the_whole_batch_is(n_shares: int) -> None:
 
 @pytest.mark.parametrize(("height", "width"), [(12, 12), (12, 16), (18, 12)])
 def test_a_centre_of_the_right_size_is_cut_out_unchanged(height: int, width: int) -> None:
-    images = torch.randint(256, (3, height, width, 3), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    images = torch.randint(
+        256, (3, height, width, 3), dtype=torch.uint8, generator=torch.Generator().manual_seed(0)
+    )
     top, left = (height - 12) // 2, (width - 12) // 2
     expected = images[:, top : top + 12, left : left + 12].permute(0, 3, 1, 2) / 255
     torch.testing.assert_close(centre_crop(images, 12), expected)
-    resampled = augment(images, Augmentation(crop="centre", flip=1e-30), size=12)  # goes the long way
+    resampled = augment(
+        images, Augmentation(crop="centre", flip=1e-30), size=12
+    )  # goes the long way
     torch.testing.assert_close(resampled, expected, rtol=0, atol=1e-5)
 
 
 def test_each_image_is_turned_by_its_own_quarters() -> None:
     images, turns = torch.rand(12, 3, 5, 5), torch.arange(12) % 4
-    for image, quarters, found in zip(images, turns.tolist(), turn_images(images, turns), strict=True):
+    for image, quarters, found in zip(
+        images, turns.tolist(), turn_images(images, turns), strict=True
+    ):
         assert np.array_equal(found, np.rot90(image.numpy(), quarters, axes=(1, 2)))
 
 
 @pytest.mark.parametrize(("height", "width", "size"), [(32, 32, 32), (32, 32, 84), (60, 40, 24)])
-def test_the_first_views_are_the_centre_and_its_mirror_image(height: int, width: int, size: int) -> None:
-    images = torch.randint(256, (3, height, width, 3), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+def test_the_first_views_are_the_centre_and_its_mirror_image(
+    height: int, width: int, size: int
+) -> None:
+    images = torch.randint(
+        256, (3, height, width, 3), dtype=torch.uint8, generator=torch.Generator().manual_seed(0)
+    )
     centre = centre_crop(images, size)
     assert torch.equal(view_of(images, 0, size), centre)
     torch.testing.assert_close(view_of(images, 1, size), centre.flip(3), rtol=0, atol=1e-5)

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from layouts import class_folders, write_folder
+from tests.helpers.layouts import class_folders, write_folder
 
 from nearshot.cli import main
 from nearshot.data import Store, open_or_prepare, prepare_folder
@@ -25,7 +25,8 @@ from nearshot.io import FileLock, read_json, write_json
 
 A, B, C, D, E, F = CLASSES = list("abcdef")
 NEW = {"train": [A, C], "val": [B, D], "test": [E, F]}
-# What is there before NEW is prepared: other splits, the same validation split, one split fewer, one more, or nothing.
+# What is there before NEW is prepared: other splits, the same validation split, one split fewer,
+# one more, or nothing.
 BEFORE: dict[str, dict[str, list[str]]] = {
     "other": {"train": [D, E], "val": [F, A], "test": [B, C]},
     "same val": {"train": [E, F], "val": [B, D], "test": [A, C]},
@@ -33,7 +34,12 @@ BEFORE: dict[str, dict[str, list[str]]] = {
     "a fourth": {"train": [A, D], "val": [B], "test": [E, F], "more": [C]},
     "nothing": {},
 }
-ACTIONS = [None, NEW, BEFORE["other"], BEFORE["same val"]]  # to open what is there, or to prepare something
+ACTIONS = [
+    None,
+    NEW,
+    BEFORE["other"],
+    BEFORE["same val"],
+]  # to open what is there, or to prepare something
 FILES = ["hashes.bin", "images.u8", "labels.npy", "manifest.json", "names.txt"]
 
 
@@ -56,10 +62,14 @@ class Killer:
     def __call__(self, event: str, arguments: tuple[Any, ...]) -> None:
         if self.folder is None:
             return
-        is_change = event in CHANGES or (event == "open" and isinstance(arguments[2], int) and arguments[2] & WRITING)
+        is_change = event in CHANGES or (
+            event == "open" and isinstance(arguments[2], int) and arguments[2] & WRITING
+        )
         paths = arguments[: CHANGES.get(event, 1)] if is_change else ()
         # shutil.rmtree uses relative paths.
-        places = [Path(os.fsdecode(path)) for path in paths if isinstance(path, str | bytes | os.PathLike)]
+        places = [
+            Path(os.fsdecode(path)) for path in paths if isinstance(path, str | bytes | os.PathLike)
+        ]
         if any(place.is_relative_to(self.folder) or not place.is_absolute() for place in places):
             self.n_changes += 1
             self.is_dead |= self.before in (self.n_changes - 1, places[-1].name)
@@ -94,10 +104,14 @@ def _no_fsync(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="module")
 def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_folder(tmp_path_factory.mktemp("source") / "photos", class_folders(CLASSES, 2, side=8))
+    return write_folder(
+        tmp_path_factory.mktemp("source") / "photos", class_folders(CLASSES, 2, side=8)
+    )
 
 
-def prepare_as(photos: Path, data: Path, classes: dict[str, list[str]], **options: Any) -> dict[str, str]:
+def prepare_as(
+    photos: Path, data: Path, classes: dict[str, list[str]], **options: Any
+) -> dict[str, str]:
     if not classes:
         data.mkdir(exist_ok=True)
         return {}
@@ -145,13 +159,17 @@ def kill_and_resume(photos: Path, tmp_path: Path, before: str, kill: int | str) 
 
 
 @pytest.mark.parametrize("kill", ["images.u8", "manifest.json", ".8.old", "8"])
-def test_a_killed_preparation_leaves_the_old_splits_or_the_new_ones(photos: Path, tmp_path: Path, kill: str) -> None:
+def test_a_killed_preparation_leaves_the_old_splits_or_the_new_ones(
+    photos: Path, tmp_path: Path, kill: str
+) -> None:
     assert kill_and_resume(photos, tmp_path, "other", kill)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("before", BEFORE)
-def test_a_preparation_that_is_killed_at_every_change(photos: Path, tmp_path: Path, before: str) -> None:
+def test_a_preparation_that_is_killed_at_every_change(
+    photos: Path, tmp_path: Path, before: str
+) -> None:
     n_changes = 0
     while kill_and_resume(photos, tmp_path, before, n_changes):
         n_changes += 1
@@ -159,8 +177,12 @@ def test_a_preparation_that_is_killed_at_every_change(photos: Path, tmp_path: Pa
 
 
 @pytest.mark.slow
-@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(kills=st.lists(st.tuples(st.sampled_from(ACTIONS), st.integers(0, 120)), min_size=1, max_size=4))
+@settings(
+    max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(
+    kills=st.lists(st.tuples(st.sampled_from(ACTIONS), st.integers(0, 120)), min_size=1, max_size=4)
+)
 def test_killed_again_and_again(photos: Path, tmp_path: Path, kills: list[tuple[Any, int]]) -> None:
     """Opened or prepared, in any order and killed at any change, it is always one dataset or another."""
     shutil.rmtree(tmp_path)
@@ -194,7 +216,9 @@ def test_a_failure_leaves_everything_unchanged(photos: Path, tmp_path: Path) -> 
     assert prepare_as(mine, tmp_path / "d", NEW) == prepare_as(photos, tmp_path / "alone", NEW)
 
 
-def test_splits_of_two_preparations_are_refused_with_the_command(photos: Path, tmp_path: Path) -> None:
+def test_splits_of_two_preparations_are_refused_with_the_command(
+    photos: Path, tmp_path: Path
+) -> None:
     """As if somebody had copied one of them from elsewhere."""
     data, folder = tmp_path / "d", tmp_path / "d" / "photos" / "8"
     prepare_as(photos, data, BEFORE["other"])
@@ -204,7 +228,9 @@ def test_splits_of_two_preparations_are_refused_with_the_command(photos: Path, t
     for dataset, how in ((photos, str(photos)), ("photos", f"photos --from {photos}")):
         with pytest.raises(FileFormatError, match=f"{folder} are of two preparations") as caught:
             open_or_prepare(dataset, "train", data)
-        assert str(caught.value).endswith(f"Run: nearshot data prepare {how} --data-dir {data} --side 8")
+        assert str(caught.value).endswith(
+            f"Run: nearshot data prepare {how} --data-dir {data} --side 8"
+        )
     assert main(["data", "verify", "photos", "--data-dir", str(data)]) == 1
     for file in folder.glob("*/manifest.json"):  # the first versions did not record it
         manifest = read_json(file)
@@ -214,7 +240,8 @@ def test_splits_of_two_preparations_are_refused_with_the_command(photos: Path, t
     assert_complete(data, prepare_as(photos, data, NEW))
 
 
-# Stops in the middle of the training split while a file, its gate, exists; prints the fingerprint and the images read.
+# Stops in the middle of the training split while a file, its gate, exists; prints the fingerprint
+# and the images read.
 PROGRAM = """
 import sys, threading, time
 from pathlib import Path
@@ -240,14 +267,18 @@ print(store.fingerprint, n_read)
 """
 
 
-def start(how: str, photos: Path, data: Path, gate: str | Path = "no gate") -> subprocess.Popen[str]:
+def start(
+    how: str, photos: Path, data: Path, gate: str | Path = "no gate"
+) -> subprocess.Popen[str]:
     command = [sys.executable, "-c", PROGRAM, how, str(photos), str(data), str(gate)]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("how", "killed"), [("prepare", False), ("open", False), ("open", True)])
-def test_the_second_waits_and_takes_what_the_first_made(tmp_path: Path, how: str, killed: bool) -> None:
+def test_the_second_waits_and_takes_what_the_first_made(
+    tmp_path: Path, how: str, killed: bool
+) -> None:
     """The first is in the middle of its work, and the second says that it waits."""
     photos = write_folder(tmp_path / "photos", class_folders(CLASSES, 24, side=8))
     data, gate, end = tmp_path / "d", tmp_path / "gate", time.monotonic() + 60
@@ -267,7 +298,10 @@ def test_the_second_waits_and_takes_what_the_first_made(tmp_path: Path, how: str
         first.kill()
     else:
         gate.unlink()
-    (one, one_said), (other, other_said) = first.communicate(timeout=60), second.communicate(timeout=60)
+    (one, one_said), (other, other_said) = (
+        first.communicate(timeout=60),
+        second.communicate(timeout=60),
+    )
     fingerprint = prepare_folder(photos, data_dir=tmp_path / "alone", side=8)["train"].fingerprint
     assert one == ("" if killed else f"{fingerprint} 144\n"), one_said
     assert other.split()[0] == fingerprint, other_said
@@ -299,4 +333,7 @@ def test_a_prepared_dataset_is_used_if_no_lock_can_be_taken(photos: Path, tmp_pa
     lock.mkdir()  # as in a read-only folder, also for a superuser
     with pytest.raises(NearshotError, match=f"{lock} cannot be locked"):
         FileLock(lock).acquire()
-    assert prepare_folder(photos, data_dir=tmp_path / "d", side=8)["train"].fingerprint == made["train"].fingerprint
+    assert (
+        prepare_folder(photos, data_dir=tmp_path / "d", side=8)["train"].fingerprint
+        == made["train"].fingerprint
+    )

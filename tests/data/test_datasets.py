@@ -6,7 +6,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from layouts import class_folders, encoded, picture, python2_pickle, write_folder, write_tar, write_zip
+from tests.helpers.layouts import (
+    class_folders,
+    encoded,
+    picture,
+    python2_pickle,
+    write_folder,
+    write_tar,
+    write_zip,
+)
 
 from nearshot.data.datasets import SOURCES, plan_folder, plan_omniglot
 from nearshot.data.datasets.source import standard_splits
@@ -40,7 +48,9 @@ def pixels_by_name(stores: dict[str, Store]) -> dict[tuple[str, str], bytes]:
         ("omniglot-vinyals", (1028, 172, 423)),
     ],
 )
-def test_the_built_in_splits_have_their_sizes_and_share_no_class(dataset: str, sizes: tuple[int, ...]) -> None:
+def test_the_built_in_splits_have_their_sizes_and_share_no_class(
+    dataset: str, sizes: tuple[int, ...]
+) -> None:
     lists = [standard_splits(dataset)[split] for split in SPLITS]
     assert tuple(map(len, lists)) == sizes
     assert len({name for names in lists for name in names}) == sum(sizes)
@@ -52,7 +62,11 @@ def cifar_members() -> dict[str, bytes]:
 
 
 def check_cifar(stores: dict[str, Store]) -> None:
-    assert {split: len(store) for split, store in stores.items()} == {"train": 128, "val": 32, "test": 40}
+    assert {split: len(store) for split, store in stores.items()} == {
+        "train": 128,
+        "val": 32,
+        "test": 40,
+    }
     for split, store in stores.items():
         assert set(store.class_names) == set(standard_splits("cifar-fs")[split])
         assert store.images.shape[1:] == (32, 32, 3)
@@ -60,13 +74,21 @@ def check_cifar(stores: dict[str, Store]) -> None:
 
 def test_cifar_fs_zip(tmp_path: Path) -> None:
     members = cifar_members() | {"cifar100/splits/bertinetto/train.txt": b"apple\n"}
-    stores = prepare("cifar-fs", write_zip(tmp_path / "cifar100.zip", members), data_dir=tmp_path / "d")
+    stores = prepare(
+        "cifar-fs", write_zip(tmp_path / "cifar100.zip", members), data_dir=tmp_path / "d"
+    )
     check_cifar(stores)
     parts = [write_zip(tmp_path / f"{i}.zip", dict(list(members.items())[i::3])) for i in range(3)]
     in_parts = prepare("cifar-fs", parts, data_dir=tmp_path / "a")
     assert [in_parts[s].fingerprint for s in SPLITS] == [stores[s].fingerprint for s in SPLITS]
-    with pytest.raises(FileFormatError, match="lacks .* classes of CIFAR-FS: .* more. Is a part of the dataset"):
-        prepare("cifar-fs", write_zip(tmp_path / "part.zip", dict(list(members.items())[:50])), data_dir=tmp_path)
+    with pytest.raises(
+        FileFormatError, match="lacks .* classes of CIFAR-FS: .* more. Is a part of the dataset"
+    ):
+        prepare(
+            "cifar-fs",
+            write_zip(tmp_path / "part.zip", dict(list(members.items())[:50])),
+            data_dir=tmp_path,
+        )
     with pytest.raises(InputError, match="no dataset 'cifar'; choose one of 'glyphs', 'cifar-fs'"):
         prepare("cifar", parts)
     seeds = {path: seed for seed, path in enumerate(cifar_members())}
@@ -81,17 +103,26 @@ def test_cifar_fs_from_the_pickles_of_cifar_100(tmp_path: Path) -> None:
     parts = {}
     for part, start in (("train", 0), ("test", 100)):
         files = [f"{name}_{part}.png" for name in names]
-        content = {"data": rows[start : start + 100], "fine_labels": list(range(100)), "filenames": files}
+        content = {
+            "data": rows[start : start + 100],
+            "fine_labels": list(range(100)),
+            "filenames": files,
+        }
         parts[f"cifar-100-python/{part}"] = python2_pickle(content)
     parts["cifar-100-python/meta"] = python2_pickle({"fine_label_names": names})
-    stores = prepare("cifar-fs", write_tar(tmp_path / "cifar.tar.gz", parts), data_dir=tmp_path / "d")
+    stores = prepare(
+        "cifar-fs", write_tar(tmp_path / "cifar.tar.gz", parts), data_dir=tmp_path / "d"
+    )
     check_cifar(stores)
     label = names.index("apple")
     images = pixels_by_name(stores)
     assert images["apple", "apple/apple_train.png"] == picture(label).tobytes()
     assert images["apple", "apple/apple_test.png"] == picture(100 + label).tobytes()
     parts["cifar-100-python/meta"] = python2_pickle({"names": names})
-    with pytest.raises(FileFormatError, match="other.tar does not have the content of 'cifar-fs': .*fine_label_names"):
+    with pytest.raises(
+        FileFormatError,
+        match="other.tar does not have the content of 'cifar-fs': .*fine_label_names",
+    ):
         prepare("cifar-fs", write_tar(tmp_path / "other.tar", parts), data_dir=tmp_path / "d")
 
 
@@ -105,7 +136,11 @@ def by_table(split: str, names: list[str]) -> dict[str, bytes]:
 def by_cache(split: str, names: list[str]) -> dict[str, bytes]:
     images = np.stack([picture(i, 84) for i in range(2 * len(names))])
     classes = {name: [2 * i, 2 * i + 1] for i, name in enumerate(names)}
-    return {f"mini-imagenet-cache-{split}.pkl": python2_pickle({"image_data": images, "class_dict": classes})}
+    return {
+        f"mini-imagenet-cache-{split}.pkl": python2_pickle(
+            {"image_data": images, "class_dict": classes}
+        )
+    }
 
 
 def by_category(split: str, names: list[str]) -> dict[str, bytes]:
@@ -119,17 +154,29 @@ def in_tars(split: str, names: list[str]) -> dict[str, bytes]:
     more = ["n99999999"] if split == "test" else []  # ILSVRC has 900 classes more
     photo = encoded(picture(0, 90), "JPEG")
     inner = {name: {f"{name}_{i}.JPEG": photo for i in range(2)} for name in [*names, *more]}
-    return {f"{name}.tar": write_tar(io.BytesIO(), photos).getvalue() for name, photos in inner.items()}
+    return {
+        f"{name}.tar": write_tar(io.BytesIO(), photos).getvalue() for name, photos in inner.items()
+    }
 
 
 @pytest.mark.parametrize("layout", [by_table, by_cache, by_category, in_tars])
-def test_mini_imagenet(tmp_path: Path, layout: Callable[[str, list[str]], dict[str, bytes]]) -> None:
+def test_mini_imagenet(
+    tmp_path: Path, layout: Callable[[str, list[str]], dict[str, bytes]]
+) -> None:
     classes, members = standard_splits("mini-imagenet"), dict[str, bytes]()
     for split, names in classes.items():
         members |= layout(split, names)
-    source = write_tar(tmp_path / "m.tar", members) if layout is in_tars else write_folder(tmp_path / "m", members)
+    source = (
+        write_tar(tmp_path / "m.tar", members)
+        if layout is in_tars
+        else write_folder(tmp_path / "m", members)
+    )
     stores = prepare("mini-imagenet", source, data_dir=tmp_path / "d")
-    assert [(len(stores[s]), len(stores[s].class_names)) for s in SPLITS] == [(128, 64), (32, 16), (40, 20)]
+    assert [(len(stores[s]), len(stores[s].class_names)) for s in SPLITS] == [
+        (128, 64),
+        (32, 16),
+        (40, 20),
+    ]
     assert all(store.images.shape[1:] == (84, 84, 3) for store in stores.values())
     if layout is by_category:
         assert stores["val"].class_names[0] == "category 064"
@@ -142,14 +189,20 @@ def test_mini_imagenet(tmp_path: Path, layout: Callable[[str, list[str]], dict[s
     if layout is by_table:
         del members[f"images/{classes['val'][0]}00000001.jpg"]
         with pytest.raises(FileFormatError, match=r"val.csv in .* lists .*00000001.jpg'"):
-            prepare("mini-imagenet", write_zip(tmp_path / "m.zip", members), data_dir=tmp_path / "e")
+            prepare(
+                "mini-imagenet", write_zip(tmp_path / "m.zip", members), data_dir=tmp_path / "e"
+            )
 
 
 def test_all_of_ilsvrc(tmp_path: Path) -> None:
     """tieredImageNet takes all images of its classes; miniImageNet 600, and says so."""
     small = encoded(picture(0, 8))
-    members = {f"{name}/{i:04}.png": small for name in all_classes("mini-imagenet") for i in range(2)}
-    members |= {f"{standard_splits('mini-imagenet')['val'][0]}/{i:04}.png": small for i in range(610)}
+    members = {
+        f"{name}/{i:04}.png": small for name in all_classes("mini-imagenet") for i in range(2)
+    }
+    members |= {
+        f"{standard_splits('mini-imagenet')['val'][0]}/{i:04}.png": small for i in range(610)
+    }
     plan = SOURCES["mini-imagenet"].plan(open_files(write_zip(tmp_path / "m.zip", members)))
     assert "not Ravi and Larochelle's choice" in plan.layout
     assert len(plan.splits["val"]) == 600 + 15 * 2
@@ -165,9 +218,17 @@ def test_tiered_imagenet_pickles(tmp_path: Path) -> None:
         images = [np.frombuffer(encoded(picture(i, 84)), np.uint8) for i in range(len(labels))]
         members[f"{split}_images_png.pkl"] = python2_pickle(images)
         names = [f"{split} class {k}" for k in range(n_classes)]
-        members[f"{split}_labels.pkl"] = python2_pickle({"label_specific": labels, "label_specific_str": names})
-    stores = prepare("tiered-imagenet", write_folder(tmp_path / "t", members), data_dir=tmp_path / "d")
-    assert [(len(stores[s]), len(stores[s].class_names)) for s in SPLITS] == [(10, 5), (6, 3), (8, 4)]
+        members[f"{split}_labels.pkl"] = python2_pickle(
+            {"label_specific": labels, "label_specific_str": names}
+        )
+    stores = prepare(
+        "tiered-imagenet", write_folder(tmp_path / "t", members), data_dir=tmp_path / "d"
+    )
+    assert [(len(stores[s]), len(stores[s].class_names)) for s in SPLITS] == [
+        (10, 5),
+        (6, 3),
+        (8, 4),
+    ]
     assert pixels_by_name(stores)["val class 1", "val_images_png.pkl/4"] == picture(4, 84).tobytes()
 
 
@@ -193,7 +254,9 @@ def test_omniglot_splits_and_rotations(tmp_path: Path) -> None:
     turned = dict(zip(store.class_names, store.images, strict=True))
     plain = store.class_names[0]
     for quarter in (1, 2, 3):
-        assert np.array_equal(turned[f"{plain} turned {90 * quarter} degrees"], np.rot90(turned[plain], quarter))
+        assert np.array_equal(
+            turned[f"{plain} turned {90 * quarter} degrees"], np.rot90(turned[plain], quarter)
+        )
 
 
 ANIMALS = [f"animal {i}" for i in range(10)]
@@ -203,7 +266,9 @@ def test_a_folder_is_split_by_lot_the_same_everywhere(tmp_path: Path) -> None:
     files = open_files(write_folder(tmp_path / "f", class_folders(ANIMALS)))
     packed = open_files(write_zip(tmp_path / "f.zip", class_folders(ANIMALS, prefix="deep/er/")))
     plans = plan_folder(files), plan_folder(packed), plan_folder(files, seed=1)
-    first, again, other = ({s: {p.class_name for p in ps} for s, ps in plan.splits.items()} for plan in plans)
+    first, again, other = (
+        {s: {p.class_name for p in ps} for s, ps in plan.splits.items()} for plan in plans
+    )
     assert [len(first[s]) for s in SPLITS] == [6, 2, 2]
     assert set().union(*first.values()) == set(ANIMALS)
     assert first == again != other
@@ -211,10 +276,18 @@ def test_a_folder_is_split_by_lot_the_same_everywhere(tmp_path: Path) -> None:
 
 def test_a_folder_by_table_and_by_its_own_splits(tmp_path: Path) -> None:
     members = class_folders(ANIMALS)
-    rows = ["file,label", *(f"{name},{'odd' if i % 2 else 'even'}" for i, name in enumerate(members))]
-    files = open_files(write_folder(tmp_path / "t", members | {"labels.csv": "\n".join(rows).encode()}))
+    rows = [
+        "file,label",
+        *(f"{name},{'odd' if i % 2 else 'even'}" for i, name in enumerate(members)),
+    ]
+    files = open_files(
+        write_folder(tmp_path / "t", members | {"labels.csv": "\n".join(rows).encode()})
+    )
     table = plan_folder(files, table="labels.csv", fractions={"train": 0.5, "test": 0.5})
-    assert sorted(p.class_name for ps in table.splits.values() for p in ps) == ["even"] * 10 + ["odd"] * 10
+    assert (
+        sorted(p.class_name for ps in table.splits.values() for p in ps)
+        == ["even"] * 10 + ["odd"] * 10
+    )
     own = class_folders(ANIMALS[:3], prefix="train/") | class_folders(ANIMALS[3:5], prefix="test/")
     plan = plan_folder(open_files(write_zip(tmp_path / "own.zip", own)))
     assert {s: len(ps) for s, ps in plan.splits.items()} == {"train": 6, "test": 4}
@@ -228,7 +301,10 @@ def test_bad_folders(tmp_path: Path) -> None:
         plan_folder(open_files(write_folder(tmp_path / "empty", {"readme.txt": b""})))
     with pytest.raises(InputError, match="has no table"):
         plan_folder(files, table="nowhere.csv")
-    for table, message in ((b"file,label\nx.png,a", "Line 2 of t.csv .* 'x.png'"), (b"a,b\n1,2", "needs the columns")):
+    for table, message in (
+        (b"file,label\nx.png,a", "Line 2 of t.csv .* 'x.png'"),
+        (b"a,b\n1,2", "needs the columns"),
+    ):
         folder = write_folder(tmp_path / "bad", class_folders(ANIMALS) | {"t.csv": table})
         with pytest.raises(FileFormatError, match=message):
             plan_folder(open_files(folder), table="t.csv")

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import ClassVar
 
 import pytest
-from layouts import class_folders, write_zip
+from tests.helpers.layouts import class_folders, write_zip
 
 from nearshot.data import SOURCES, Store, prepare
 from nearshot.data.datasets.source import standard_splits
@@ -28,7 +28,11 @@ class Server(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         wanted = self.headers.get("Range")
         type(self).requests.append((self.path, wanted))
-        start = int(wanted.removeprefix("bytes=").rstrip("-")) if wanted and self.path != "/no-ranges" else 0
+        start = (
+            int(wanted.removeprefix("bytes=").rstrip("-"))
+            if wanted and self.path != "/no-ranges"
+            else 0
+        )
         if self.path == "/missing":
             self.send_error(404)
             return
@@ -101,17 +105,26 @@ def test_the_next_mirror_is_tried(tmp_path: Path, address: str, bad: str) -> Non
     assert fetch(tmp_path, f"{address}/{bad}", f"{address}/good").read_bytes() == CONTENT
 
 
-def test_preparing_without_files_downloads_them(tmp_path: Path, address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_preparing_without_files_downloads_them(
+    tmp_path: Path, address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Downloaded, verified and packed, once for two that ask at the same time."""
     names = [name for names in standard_splits("cifar-fs").values() for name in names]
-    archive = write_zip(tmp_path / "cifar100.zip", class_folders(names, prefix="cifar100/data/", side=4)).read_bytes()
+    archive = write_zip(
+        tmp_path / "cifar100.zip", class_folders(names, prefix="cifar100/data/", side=4)
+    ).read_bytes()
     monkeypatch.setattr(Server, "content", archive)
     digest = hashlib.md5(archive, usedforsecurity=False).hexdigest()
-    source = replace(SOURCES["cifar-fs"], downloads=(Download("c.zip", (f"{address}/cuts",), digest, len(archive)),))
+    source = replace(
+        SOURCES["cifar-fs"],
+        downloads=(Download("c.zip", (f"{address}/cuts",), digest, len(archive)),),
+    )
     monkeypatch.setattr("nearshot.data.preparation.SOURCES", {"cifar-fs": source})
     found: list[dict[str, Store]] = []
     both = [
-        threading.Thread(target=lambda: found.append(prepare("cifar-fs", data_dir=tmp_path / "d", side=4)))
+        threading.Thread(
+            target=lambda: found.append(prepare("cifar-fs", data_dir=tmp_path / "d", side=4))
+        )
         for _ in range(2)
     ]
     for one in both:

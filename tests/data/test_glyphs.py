@@ -17,7 +17,10 @@ def stores(glyphs_dir: Path) -> dict[str, Store]:
 
 
 def test_it_is_large_enough_and_splits_have_different_scripts() -> None:
-    by_class = {split: Counter(one.class_name for one in images) for split, images in plan_glyphs().splits.items()}
+    by_class = {
+        split: Counter(one.class_name for one in images)
+        for split, images in plan_glyphs().splits.items()
+    }
     assert sum(map(len, by_class.values())) >= 600
     for split, counts in by_class.items():
         assert set(counts.values()) == {40}

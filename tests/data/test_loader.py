@@ -14,7 +14,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from layouts import picture, write_sparse_split
+from tests.helpers.layouts import picture, write_sparse_split
 
 from nearshot.data import ImageFeed, Residence, Store, choose_residence
 from nearshot.data.loader import Rows, available_memory
@@ -28,7 +28,9 @@ needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a C
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
     """A store of 300 different pictures."""
-    return Store(write_sparse_split(tmp_path_factory.mktemp("d") / "zoo" / "8" / "train", 300, 8, range(300)))
+    return Store(
+        write_sparse_split(tmp_path_factory.mktemp("d") / "zoo" / "8" / "train", 300, 8, range(300))
+    )
 
 
 def feeding_threads() -> list[str]:
@@ -45,11 +47,17 @@ def feeding_threads() -> list[str]:
 def test_batches_are_the_same_from_everywhere(
     store: Store, indices: list[int], batch_size: int, residence: Residence, kind: str
 ) -> None:
-    kinds = {"mapped": store.images, "array": np.array(store.images), "every other": store.images[:, ::2]}
+    kinds = {
+        "mapped": store.images,
+        "array": np.array(store.images),
+        "every other": store.images[:, ::2],
+    }
     images = (kinds | {"part of a map": store.images[70:270]})[kind]
     feed = ImageFeed(images, "cpu", residence=residence)
     batches = list(feed.batches(torch.tensor(indices, dtype=torch.int64), batch_size))
-    expected = [np.array(images[indices[i : i + batch_size]]) for i in range(0, len(indices), batch_size)]
+    expected = [
+        np.array(images[indices[i : i + batch_size]]) for i in range(0, len(indices), batch_size)
+    ]
     assert feed.residence == residence
     assert len(feed) == len(images)
     assert len(batches) == len(expected)
@@ -67,7 +75,9 @@ def test_the_residence_goes_by_size() -> None:
     assert choose_residence(fits_twice, CPU, n_processes=8) == "disk"
 
 
-def test_batches_are_gathered_ahead_but_not_further(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_batches_are_gathered_ahead_but_not_further(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
     feed = ImageFeed(store.images, "cpu", residence="disk")
     gathered, gather = [], feed._batch
 
@@ -109,10 +119,12 @@ def test_impossible_feeds_and_indices(store: Store) -> None:
             ImageFeed(store.images, "cpu", residence=residence).batches(torch.tensor([0, 300]), 2)
 
 
-# A few batches of 11 MB, and what the allocator keeps of those that are gone; under half of what the images take.
+# A few batches of 11 MB, and what the allocator keeps of those that are gone; under half of what
+# the images take.
 ALLOWANCE_KIB = 160 * 1024
 
-# An epoch in a process of its own: prints the peak of its memory before and after, in KiB, and a hash of what it read.
+# An epoch in a process of its own: prints the peak of its memory before and after, in KiB, and a
+# hash of what it read.
 EPOCH = """
 import hashlib, json, resource, sys
 from pathlib import Path
@@ -148,8 +160,14 @@ print(json.dumps({"before": before, "after": peak(), "digest": digest}))
         pytest.param(500_000, "disk", marks=pytest.mark.slow),  # 10.6 GB
     ],
 )
-def test_an_epoch_reads_every_image_and_takes_little_memory(tmp_path: Path, n_images: int, residence: str) -> None:
-    marked = {0, n_images - 1, *np.random.default_rng(0).choice(n_images, 500, replace=False).tolist()}
+def test_an_epoch_reads_every_image_and_takes_little_memory(
+    tmp_path: Path, n_images: int, residence: str
+) -> None:
+    marked = {
+        0,
+        n_images - 1,
+        *np.random.default_rng(0).choice(n_images, 500, replace=False).tolist(),
+    }
     folder = write_sparse_split(tmp_path / "large" / "84" / "train", n_images, 84, sorted(marked))
     command = [sys.executable, "-c", EPOCH, str(folder), residence, "512"]
     found = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)

@@ -16,7 +16,9 @@ def images() -> torch.Tensor:
     """Photos' kind of values: several means and contrasts, one nearly flat, one of few levels; whole levels."""
     generator = torch.Generator().manual_seed(0)
     y, x = torch.meshgrid(torch.linspace(0, 3, SIDE), torch.linspace(0, 3, SIDE), indexing="ij")
-    planes = torch.stack([torch.stack([(x + i).sin() * (y - c).cos() for c in range(3)]) for i in range(6)])
+    planes = torch.stack(
+        [torch.stack([(x + i).sin() * (y - c).cos() for c in range(3)]) for i in range(6)]
+    )
     planes = 120 + torch.tensor([100, 60, 20, 3, 100, 80])[:, None, None, None] * planes
     planes[4] = (planes[4] / 60).floor() * 60
     planes[5] += torch.randint(-30, 30, planes[5].shape, generator=generator)
@@ -31,7 +33,9 @@ def in_pillow(image: torch.Tensor, operation: str, strength: float) -> np.ndarra
     def moved(a: float, b: float, c: float, d: float, e: float, f: float) -> Image.Image:
         """(x, y) of the result comes from the matrix times (x, y), both from the centre."""
         across, down = c + centre - a * centre - b * centre, f + centre - d * centre - e * centre
-        return picture.transform(size, Image.Transform.AFFINE, (a, b, across, d, e, down), Image.Resampling.BILINEAR)
+        return picture.transform(
+            size, Image.Transform.AFFINE, (a, b, across, d, e, down), Image.Resampling.BILINEAR
+        )
 
     angle, shear, shift = math.radians(30 * strength), 0.3 * strength, 150 / 331 * SIDE * strength
     cosine, sine = math.cos(angle), math.sin(angle)
@@ -65,7 +69,9 @@ def test_an_operation_is_pillows(operation: str, strength: float) -> None:
     for image, found in zip(given, ours, strict=True):
         expected = in_pillow(image, operation, strength)
         compared = np.ones((SIDE, SIDE), bool)
-        if operation in MOVEMENTS:  # at the image's border, where Pillow repeats the last pixel, ours fades to black
+        if (
+            operation in MOVEMENTS
+        ):  # at the image's border, where Pillow repeats the last pixel, ours fades to black
             white = apply_chosen(torch.ones_like(image[None]), choice[:1], torch.tensor([strength]))
             compared = white[0, 0].numpy() > 0.9999
             covered = in_pillow(torch.ones_like(image), operation, strength)[:, :, 0] > 0
@@ -79,7 +85,10 @@ def test_each_image_gets_its_own_operation() -> None:
     given = images()[:1].expand(len(OPERATIONS), -1, -1, -1)
     choice, strength = torch.arange(len(OPERATIONS)), torch.linspace(-0.9, 0.9, len(OPERATIONS))
     together = apply_chosen(given, choice, strength)
-    alone = [apply_chosen(given[i : i + 1], choice[i : i + 1], strength[i : i + 1]) for i in range(len(given))]
+    alone = [
+        apply_chosen(given[i : i + 1], choice[i : i + 1], strength[i : i + 1])
+        for i in range(len(given))
+    ]
     torch.testing.assert_close(together, torch.cat(alone))
 
 

@@ -5,7 +5,7 @@ import tarfile
 from pathlib import Path
 
 import pytest
-from layouts import class_folders, encoded, picture, write_folder
+from tests.helpers.layouts import class_folders, encoded, picture, write_folder
 
 from nearshot.data import Store, open_or_prepare, prepare_folder
 from nearshot.errors import FileFormatError, InputError
@@ -26,10 +26,14 @@ def test_a_folder_is_prepared_once_and_then_opened(
     train = open_or_prepare("~/my-photos", "train", tmp_path / "d")
     assert (len(train), train.images.shape[1], train.dataset) == (24, 84, "my-photos")
     assert train.manifest["origin"] == str(photos)
-    (photos / "animal 0" / "late.png").write_bytes(b"no picture")  # would be an error if it were read
+    (photos / "animal 0" / "late.png").write_bytes(
+        b"no picture"
+    )  # would be an error if it were read
     for dataset in (photos, str(photos), "."):
         with pytest.warns(UserWarning, match="has changed.*nearshot data prepare"):
-            assert open_or_prepare(dataset, "train", tmp_path / "d").fingerprint == train.fingerprint
+            assert (
+                open_or_prepare(dataset, "train", tmp_path / "d").fingerprint == train.fingerprint
+            )
     assert len(open_or_prepare("my-photos", "test", tmp_path / "d")) == 8
     with pytest.raises(InputError, match="side must be from 1 to 4096, not 0"):
         open_or_prepare(photos, "train", tmp_path / "d", side=0)
@@ -41,7 +45,9 @@ def test_a_folder_is_prepared_once_and_then_opened(
 
 
 def test_what_was_prepared_with_options_keeps_them(photos: Path, tmp_path: Path) -> None:
-    made = prepare_folder(photos, classes={"train": ANIMALS[:3], "test": ANIMALS[3:]}, data_dir=tmp_path / "d", side=8)
+    made = prepare_folder(
+        photos, classes={"train": ANIMALS[:3], "test": ANIMALS[3:]}, data_dir=tmp_path / "d", side=8
+    )
     opened = open_or_prepare(photos, "train", tmp_path / "d")
     assert opened.fingerprint == made["train"].fingerprint
     assert opened.class_names == tuple(ANIMALS[:3])
@@ -51,24 +57,36 @@ def test_what_was_prepared_with_options_keeps_them(photos: Path, tmp_path: Path)
     ("dataset", "side", "command"),
     [
         ("cifar-fs", None, "nearshot data prepare cifar-fs --data-dir {}"),
-        ("mini-imagenet", 84, "nearshot data prepare mini-imagenet --from PATH --data-dir {} --side 84"),
+        (
+            "mini-imagenet",
+            84,
+            "nearshot data prepare mini-imagenet --from PATH --data-dir {} --side 84",
+        ),
         ("zoo", None, "nearshot data prepare zoo --from PATH --data-dir {}"),
     ],
 )
-def test_otherwise_the_error_is_the_command(tmp_path: Path, dataset: str, side: int | None, command: str) -> None:
+def test_otherwise_the_error_is_the_command(
+    tmp_path: Path, dataset: str, side: int | None, command: str
+) -> None:
     with pytest.raises(InputError) as caught:
         open_or_prepare(dataset, "train", tmp_path, side=side)
-    expected = f"Dataset {dataset!r} is not prepared in {tmp_path}. Run: " + command.format(tmp_path)
+    expected = f"Dataset {dataset!r} is not prepared in {tmp_path}. Run: " + command.format(
+        tmp_path
+    )
     assert str(caught.value) == expected
 
 
-def test_folders_without_images_are_named(photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_folders_without_images_are_named(
+    photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     for folder in ("unicorn", "deep/below", ".git/objects"):
         (photos / folder).mkdir(parents=True)
     for progress in (None, False):
         prepare_folder(photos, data_dir=tmp_path / str(progress), side=8, progress=progress)
         said = capsys.readouterr().err
-        assert ("3 folders" in said and "'deep', 'deep/below', 'unicorn'" in said) == (progress is None)
+        assert ("3 folders" in said and "'deep', 'deep/below', 'unicorn'" in said) == (
+            progress is None
+        )
 
 
 @pytest.mark.parametrize(("n_classes", "missing"), [(3, ["val", "test"]), (5, ["val"])])
@@ -99,5 +117,8 @@ def test_names_that_are_no_text_are_written_out(tmp_path: Path, packed: bool) ->
     store = Store.open("cafes", "train", tmp_path / "d")
     store.verify()
     names = [name for name in store.image_names if "caf\\xe9/" in name]
-    assert sorted(name.rpartition("/")[2] for name in names) == ["\\xe9.png", "two\\nlines\\x85.png"]
+    assert sorted(name.rpartition("/")[2] for name in names) == [
+        "\\xe9.png",
+        "two\\nlines\\x85.png",
+    ]
     assert len(prepare_folder(source, name="by-lot", data_dir=tmp_path / "d", side=8)) == 3

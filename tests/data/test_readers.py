@@ -14,8 +14,16 @@ import numpy as np
 import pillow_heif
 import pytest
 from hypothesis import HealthCheck, given, settings
-from layouts import Call, encoded, picture, python2_pickle, write_folder, write_tar, write_zip
 from PIL import Image
+from tests.helpers.layouts import (
+    Call,
+    encoded,
+    picture,
+    python2_pickle,
+    write_folder,
+    write_tar,
+    write_zip,
+)
 
 from nearshot.data import readers
 from nearshot.data.datasets.source import load_pickle
@@ -29,7 +37,12 @@ MEMBERS = {"b/3.txt": b"three", "a/1.txt": b"one", "a/2.txt": b"two"}  # in no o
 @pytest.mark.parametrize("kind", ["folder", "f.zip", "f.tar", "f.tar.gz", "parts"])
 def test_names_and_contents_are_the_same_however_they_come(tmp_path: Path, kind: str) -> None:
     noise = {".DS_Store": b"x", "a/._1.txt": b"x", "b/Thumbs.db": b"x", ".thumbnails/1.txt": b"x"}
-    writers = {"folder": write_folder, "f.zip": write_zip, "f.tar": write_tar, "f.tar.gz": write_tar}
+    writers = {
+        "folder": write_folder,
+        "f.zip": write_zip,
+        "f.tar": write_tar,
+        "f.tar.gz": write_tar,
+    }
     if kind == "parts":
         items = list(MEMBERS.items())
         files = open_files([write_zip(tmp_path / f"{i}.zip", dict(items[i::2])) for i in range(2)])
@@ -40,33 +53,54 @@ def test_names_and_contents_are_the_same_however_they_come(tmp_path: Path, kind:
 
 
 @pytest.mark.parametrize(
-    "name", ["/etc/passwd", "../up.txt", "a/../../up.txt", "a\\..\\..\\up.txt", "C:/windows.txt", "."]
+    "name",
+    ["/etc/passwd", "../up.txt", "a/../../up.txt", "a\\..\\..\\up.txt", "C:/windows.txt", "."],
 )
 def test_names_that_reach_outside_are_refused(tmp_path: Path, name: str) -> None:
-    for path in (write_zip(tmp_path / "evil.zip", {name: b""}), write_tar(tmp_path / "evil.tar", {name: b""})):
-        with pytest.raises(FileFormatError, match=r"evil\.(zip|tar) has a member .* that would reach outside"):
+    for path in (
+        write_zip(tmp_path / "evil.zip", {name: b""}),
+        write_tar(tmp_path / "evil.tar", {name: b""}),
+    ):
+        with pytest.raises(
+            FileFormatError, match=r"evil\.(zip|tar) has a member .* that would reach outside"
+        ):
             open_files(path)
 
 
-def test_growth_counts_from_a_size_and_a_member_has_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_growth_counts_from_a_size_and_a_member_has_a_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A tar's members grow together: what counts is all that it promises against the size of its file."""
     write_tar(tmp_path / "f.tar.gz", {"zeros.png": bytes(30 << 20)})
     with zipfile.ZipFile(tmp_path / "f.zip", "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("zeros.png", bytes(30 << 20))
     for name in ("f.tar.gz", "f.zip"):
-        with pytest.raises(FileFormatError, match=f"'zeros.png' in .*{name} would grow .* 31,457,280 bytes: a decompr"):
+        with pytest.raises(
+            FileFormatError,
+            match=f"'zeros.png' in .*{name} would grow .* 31,457,280 bytes: a decompr",
+        ):
             open_files(tmp_path / name)
     monkeypatch.setattr(readers, "MOST_GROWTH", 10)
     monkeypatch.setattr(readers, "GROWTH_COUNTS_FROM", 40_000)
-    open_files(write_tar(tmp_path / "f.tar.gz", {"a.png": bytes(40_000)}))  # as much as that does no harm
-    with pytest.raises(FileFormatError, match="'b.png' in .* to 60,000 bytes: a decompression bomb"):
-        open_files(write_tar(tmp_path / "f.tar.gz", {"a.png": bytes(30_000), "b.png": bytes(30_000)}))
+    open_files(
+        write_tar(tmp_path / "f.tar.gz", {"a.png": bytes(40_000)})
+    )  # as much as that does no harm
+    with pytest.raises(
+        FileFormatError, match="'b.png' in .* to 60,000 bytes: a decompression bomb"
+    ):
+        open_files(
+            write_tar(tmp_path / "f.tar.gz", {"a.png": bytes(30_000), "b.png": bytes(30_000)})
+        )
     noise = os.urandom(60_000)
     open_files(write_tar(tmp_path / "f.tar.gz", {"a.png": noise}))
     monkeypatch.setattr(readers, "MOST_BYTES_OF_A_MEMBER", 50_000)
     for name, write in (("f.tar", write_tar), ("f.zip", write_zip)):
-        open_files(write(tmp_path / name, {"a.png": noise[:40_000], "b.png": noise[:40_000]}))  # of each, not together
-        with pytest.raises(FileFormatError, match="'a.png' in .* has 60,000 bytes, over the limit of 50,000"):
+        open_files(
+            write(tmp_path / name, {"a.png": noise[:40_000], "b.png": noise[:40_000]})
+        )  # of each, not together
+        with pytest.raises(
+            FileFormatError, match="'a.png' in .* has 60,000 bytes, over the limit of 50,000"
+        ):
             open_files(write(tmp_path / name, {"a.png": noise}))
 
 
@@ -132,7 +166,9 @@ def test_truncated_archives_are_refused(tmp_path: Path) -> None:
     (tmp_path / "f.tar").write_bytes(content[: 5 * size + 512])
     files = open_files(tmp_path / "f.tar")
     assert len(files.names()) == 5
-    os.truncate(tmp_path / "f.tar", 4 * size + 1000)  # in the middle of a member, after the archive was opened
+    os.truncate(
+        tmp_path / "f.tar", 4 * size + 1000
+    )  # in the middle of a member, after the archive was opened
     with pytest.raises(FileFormatError, match="4.bin"):
         files.read("4.bin")
 
@@ -142,7 +178,11 @@ def test_what_is_no_archive_or_cannot_be_read(tmp_path: Path) -> None:
     (tmp_path / "f.rar").touch()
     with pytest.raises(FileFormatError, match="not a zip archive"):
         open_files(tmp_path / "f.zip")
-    for paths, message in ((tmp_path / "f.rar", "f.rar"), (tmp_path / "nowhere", "nowhere"), ([], "paths")):
+    for paths, message in (
+        (tmp_path / "f.rar", "f.rar"),
+        (tmp_path / "nowhere", "nowhere"),
+        ([], "paths"),
+    ):
         with pytest.raises(InputError, match=message):
             open_files(paths)
     folder = write_folder(tmp_path / "f", MEMBERS)
@@ -170,14 +210,22 @@ def test_what_datasets_are_made_of_is_read(protocol: int) -> None:
 
 @pytest.mark.parametrize(
     "call",
-    [(os.system, "true"), (eval, "1 + 1"), (getattr, "x", "upper"), (np.load, "somewhere"), (bytearray, 1 << 60)],
+    [
+        (os.system, "true"),
+        (eval, "1 + 1"),
+        (getattr, "x", "upper"),
+        (np.load, "somewhere"),
+        (bytearray, 1 << 60),
+    ],
     ids=lambda call: call[0].__name__,
 )
 @pytest.mark.parametrize("protocol", [0, 2, 5])
 def test_a_pickle_that_calls_anything_else_is_refused(call: Any, protocol: int) -> None:
     evil = Call(*call)
     for value in (evil, {"data": [evil]}, np.array([evil], dtype=object)):
-        with pytest.raises(FileFormatError, match=r"evil.pkl asks for .*, which no dataset needs. It was not run"):
+        with pytest.raises(
+            FileFormatError, match=r"evil.pkl asks for .*, which no dataset needs. It was not run"
+        ):
             load_pickle(pickle.dumps(value, protocol), "evil.pkl")
 
 
@@ -189,7 +237,10 @@ def test_a_pickle_of_raw_opcodes_is_refused() -> None:
 
 
 @settings(max_examples=150, deadline=None)
-@given(st.binary(max_size=60) | st.integers(0, 200).map(lambda n: python2_pickle({"a": [1, "b"] * 9})[:n]))
+@given(
+    st.binary(max_size=60)
+    | st.integers(0, 200).map(lambda n: python2_pickle({"a": [1, "b"] * 9})[:n])
+)
 def test_damaged_pickles_give_one_kind_of_error(data: bytes) -> None:
     try:
         load_pickle(data, "it")
@@ -216,7 +267,9 @@ def saved(image: Image.Image, kind: str = "PNG", **options: Any) -> bytes:
     ],
     ids=["grey", "one bit", "palette", "transparent", "grey and alpha", "CMYK", "16 bits"],
 )
-def test_every_kind_of_picture_becomes_rgb(image: Image.Image, kind: str, expected: tuple[int, ...]) -> None:
+def test_every_kind_of_picture_becomes_rgb(
+    image: Image.Image, kind: str, expected: tuple[int, ...]
+) -> None:
     decoded = decode(saved(image, kind), "it")
     assert decoded.mode == "RGB"
     assert decoded.getpixel((1, 1)) == expected
@@ -231,7 +284,9 @@ def test_the_first_frame_of_an_animation_and_a_turned_photograph() -> None:
     assert decode(saved(frames[0], "JPEG", exif=exif), "it").size == (2, 4)
 
 
-def test_heic_photos_are_read_where_pillow_heif_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_heic_photos_are_read_where_pillow_heif_is_installed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     pixels = np.full((40, 60, 3), (200, 30, 60), np.uint8)
     file = io.BytesIO()
     pillow_heif.from_pillow(Image.fromarray(pixels)).save(file)
@@ -260,15 +315,22 @@ def test_a_square_of_a_shrunk_jpeg_shows_the_same(size: tuple[int, int], orienta
     exif[0x0112] = orientation
     image = Image.fromarray(picture(0, 30, 30)).resize(size, Image.Resampling.BICUBIC)
     data = saved(image, "JPEG", exif=exif, quality=95)
-    whole, shrunk = (fit_to_square(decode(data, "it", shrink_to=side), 112).astype(int) for side in (None, 224))
+    whole, shrunk = (
+        fit_to_square(decode(data, "it", shrink_to=side), 112).astype(int) for side in (None, 224)
+    )
     # A turned photo whose sides are not multiples of 8 is shifted by a fraction of a pixel.
     assert np.abs(whole - shrunk).mean() < (0.5 if orientation == 1 else 5)
     assert np.abs(whole - np.roll(whole, 1, 0)).mean() > 10
 
 
 def test_pictures_that_are_too_large_or_none_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    with monkeypatch.context() as patch, pytest.raises(FileFormatError, match="huge.png has far too many pixels"):
-        patch.setattr(Image, "MAX_IMAGE_PIXELS", 100)  # Pillow's own limit, which it refuses twofold
+    with (
+        monkeypatch.context() as patch,
+        pytest.raises(FileFormatError, match="huge.png has far too many pixels"),
+    ):
+        patch.setattr(
+            Image, "MAX_IMAGE_PIXELS", 100
+        )  # Pillow's own limit, which it refuses twofold
         decode(encoded(picture(0, 30)), "huge.png")
     monkeypatch.setattr("nearshot.data.images.MOST_PIXELS", 1000)
     for data, message in (

@@ -18,7 +18,9 @@ from nearshot.errors import InputError
 few = settings(max_examples=40, deadline=None)
 seeds = st.integers(0, 2**31)
 
-LABELS = torch.arange(12).repeat_interleave(20)[torch.randperm(240, generator=torch.Generator().manual_seed(0))]
+LABELS = torch.arange(12).repeat_interleave(20)[
+    torch.randperm(240, generator=torch.Generator().manual_seed(0))
+]
 SHAPE = EpisodeShape(n_way=4, n_shot=2, n_query=3)
 
 # Every sampler, on 240 images in 12 classes, in batches of 20.
@@ -35,7 +37,9 @@ def stacked(batches: Batches) -> Tensor:
 
 
 @every_sampler
-def test_same_seed_same_batches_and_another_seed_other_batches(sampler: Callable[..., Batches]) -> None:
+def test_same_seed_same_batches_and_another_seed_other_batches(
+    sampler: Callable[..., Batches],
+) -> None:
     first, second, other = sampler(seed=3), sampler(seed=3), sampler(seed=4)
     epochs = [stacked(first) for _ in range(2)]
     for epoch in epochs:
@@ -51,7 +55,9 @@ def test_same_seed_same_batches_and_another_seed_other_batches(sampler: Callable
         sampler(sede=1)
     generators = [torch.Generator().manual_seed(3) for _ in range(2)]
     assert torch.equal(*(stacked(sampler(seed=generator)) for generator in generators))
-    assert not torch.equal(*(stacked(sampler(seed=generators[0])) for _ in range(2)))  # each has a stream of its own
+    assert not torch.equal(
+        *(stacked(sampler(seed=generators[0])) for _ in range(2))
+    )  # each has a stream of its own
 
 
 @every_sampler
@@ -86,7 +92,9 @@ def test_taking_exactly_an_epoch_leaves_the_next_one(sampler: Callable[..., Batc
 
 
 @every_sampler
-def test_ranks_share_every_batch_and_may_resume_another_number_of_ranks(sampler: Callable[..., Batches]) -> None:
+def test_ranks_share_every_batch_and_may_resume_another_number_of_ranks(
+    sampler: Callable[..., Batches],
+) -> None:
     alone = sampler(seed=5)
     shares = [sampler(seed=rank, rank=rank, n_ranks=4) for rank in range(4)]
     next(iter(alone))
@@ -97,10 +105,14 @@ def test_ranks_share_every_batch_and_may_resume_another_number_of_ranks(sampler:
 
 def test_a_state_of_another_sampler_is_refused() -> None:
     state = SAMPLERS["shuffled"]().state_dict()
-    with pytest.raises(InputError, match="sampler = 'ShuffledBatches'; this one has 'IndependentBatches'"):
+    with pytest.raises(
+        InputError, match="sampler = 'ShuffledBatches'; this one has 'IndependentBatches'"
+    ):
         SAMPLERS["independent"]().load_state_dict(state)
     with pytest.raises(InputError, match="n_shot = 2; this one has 1"):
-        EpisodeBatches(LABELS, EpisodeShape(4, 1, 4)).load_state_dict(SAMPLERS["episodes"]().state_dict())
+        EpisodeBatches(LABELS, EpisodeShape(4, 1, 4)).load_state_dict(
+            SAMPLERS["episodes"]().state_dict()
+        )
     with pytest.raises(InputError, match="with labels = "):
         EpisodeBatches(LABELS.flip(0), SHAPE).load_state_dict(SAMPLERS["episodes"]().state_dict())
 
@@ -120,7 +132,9 @@ def test_ranks_share_a_smaller_last_batch_where_there_is_one() -> None:
     shares = [list(ShuffledBatches(44, 20, rank=rank, n_ranks=4)) for rank in range(4)]
     assert [[len(batch) for batch in share] for share in shares] == [[5, 5, 1]] * 4
     together = [torch.cat(parts) for parts in zip(*shares, strict=True)]
-    assert [batch.tolist() for batch in together] == [batch.tolist() for batch in ShuffledBatches(44, 20)]
+    assert [batch.tolist() for batch in together] == [
+        batch.tolist() for batch in ShuffledBatches(44, 20)
+    ]
     short_epoch = ShuffledBatches(41, 20, n_batches=2, n_ranks=4)  # it ends before the 41st image
     epochs = [list(short_epoch) for _ in range(2)]
     assert [len(batch) for batch in epochs[0]] == [5, 5]
@@ -144,8 +158,15 @@ def test_impossible_batches(make: Callable[[], Batches], message: str) -> None:
 
 
 @few
-@given(seeds, st.lists(st.integers(4, 17), min_size=3, max_size=8), st.integers(1, 2), st.integers(1, 2))
-def test_an_episode_is_laid_out_as_its_shape_says(seed: int, sizes: list[int], n_shot: int, n_query: int) -> None:
+@given(
+    seeds,
+    st.lists(st.integers(4, 17), min_size=3, max_size=8),
+    st.integers(1, 2),
+    st.integers(1, 2),
+)
+def test_an_episode_is_laid_out_as_its_shape_says(
+    seed: int, sizes: list[int], n_shot: int, n_query: int
+) -> None:
     labels = torch.cat([torch.full((size,), 7 * k) for k, size in enumerate(sizes)])
     labels = labels[torch.randperm(len(labels), generator=torch.Generator().manual_seed(seed))]
     shape = EpisodeShape(3, n_shot, n_query)
@@ -163,7 +184,9 @@ def test_small_classes_are_left_out_where_they_may_be() -> None:
     shape = EpisodeShape(2, 1, 3)
     drawn = EpisodeBatches(labels, shape, least_images=4, n_batches=3).epoch_indices()
     assert set(labels[drawn].tolist()) == {1, 3, 4}
-    assert len(EpisodeBatches(labels, shape, least_images=4)) == 30 // 8  # of the images that take part
+    assert (
+        len(EpisodeBatches(labels, shape, least_images=4)) == 30 // 8
+    )  # of the images that take part
     with pytest.raises(InputError, match="Class 2 has 3 images"):
         EpisodeBatches(labels, shape, least_images=2)
 
@@ -174,9 +197,24 @@ EACH_12 = torch.tensor([0] * 25 + [1] * 12 + [2] * 25)
 @pytest.mark.parametrize(
     ("labels", "shape", "options", "message"),
     [
-        (EACH_12, (2, 5, 15), {"class_names": ["seal", "otter", "whale"]}, "'otter' has 12 .* 20.*least_images 20"),
-        (torch.tensor([7] * 12 + [9] * 30), (2, 5, 15), {"class_names": ["seal"]}, "Class 7 has 12 images"),
-        (torch.tensor([0] * 40 + [1] * 12 + [2] * 3 + [5]), (2, 5, 15), {}, "Class 1 has 12 .* 3 classes"),
+        (
+            EACH_12,
+            (2, 5, 15),
+            {"class_names": ["seal", "otter", "whale"]},
+            "'otter' has 12 .* 20.*least_images 20",
+        ),
+        (
+            torch.tensor([7] * 12 + [9] * 30),
+            (2, 5, 15),
+            {"class_names": ["seal"]},
+            "Class 7 has 12 images",
+        ),
+        (
+            torch.tensor([0] * 40 + [1] * 12 + [2] * 3 + [5]),
+            (2, 5, 15),
+            {},
+            "Class 1 has 12 .* 3 classes",
+        ),
         (EACH_12, (3, 1, 1), {"least_images": 20}, "2 classes of 20 .* 3"),
         (torch.zeros(9, dtype=torch.long), (2, 1, 1), {}, "1 class.* 2"),
         (EACH_12.float(), (2, 1, 1), {}, "labels .* torch.float32"),

@@ -9,7 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from layouts import class_folders, encoded, picture, write_folder, write_tar, write_zip
+from tests.helpers.layouts import (
+    class_folders,
+    encoded,
+    picture,
+    write_folder,
+    write_tar,
+    write_zip,
+)
 
 from nearshot.data import writer
 from nearshot.data.datasets import plan_folder
@@ -56,7 +63,9 @@ def test_a_store_is_opened_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         store.images[0] = 0  # read-only
 
 
-def test_a_pickled_store_opens_the_same_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pickled_store_opens_the_same_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     make(tmp_path)
     monkeypatch.chdir(tmp_path)
     store = Store.open("zoo", "train", "d")  # a relative path
@@ -116,10 +125,14 @@ def test_content_groups_equal_images(tmp_path: Path) -> None:
     seeds = [1, 2, 1, 3, 2]
     pictures = [SourceImage("a", str(i), lambda s=s: picture(s)) for i, s in enumerate(seeds)]  # type: ignore[misc]
     content = write_split(tmp_path / "8", pictures, side=32).content
-    assert torch.equal(content[:, None] == content, torch.tensor(seeds)[:, None] == torch.tensor(seeds))
+    assert torch.equal(
+        content[:, None] == content, torch.tensor(seeds)[:, None] == torch.tensor(seeds)
+    )
 
 
-@pytest.mark.parametrize(("name", "write"), [("z", write_folder), ("z.zip", write_zip), ("z.tar", write_tar)])
+@pytest.mark.parametrize(
+    ("name", "write"), [("z", write_folder), ("z.zip", write_zip), ("z.tar", write_tar)]
+)
 def test_a_changed_image_is_packed_when_preparing_again(
     tmp_path: Path, name: str, write: Callable[[Path, Mapping[str, bytes]], Path]
 ) -> None:
@@ -153,7 +166,9 @@ def test_verify_finds_what_has_changed(tmp_path: Path) -> None:
     file.write_bytes(data)
     for name in ("labels.npy", "names.txt"):
         content = (store.folder / name).read_bytes()
-        (store.folder / name).write_bytes(content.replace(b"\2", b"\1").replace(b"animal 1/2", b"animal 1/9"))
+        (store.folder / name).write_bytes(
+            content.replace(b"\2", b"\1").replace(b"animal 1/2", b"animal 1/9")
+        )
         with pytest.raises(FileFormatError, match="labels or names of .* have changed"):
             Store(store.folder).verify()
         (store.folder / name).write_bytes(content)
@@ -163,7 +178,13 @@ def test_a_damaged_manifest_or_one_of_another_version_is_refused(tmp_path: Path)
     store = make(tmp_path)["train"]
     manifest = store.folder / "manifest.json"
     content = manifest.read_text()
-    for text in ("{", "[]", "{}", content.replace("animal 0", "animal 9"), content.replace('"side": 16', '"side": 8')):
+    for text in (
+        "{",
+        "[]",
+        "{}",
+        content.replace("animal 0", "animal 9"),
+        content.replace('"side": 16', '"side": 8'),
+    ):
         manifest.write_text(text)
         with pytest.raises(FileFormatError, match=r"manifest.json is damaged"):
             Store(store.folder)
@@ -181,9 +202,17 @@ def test_a_damaged_file_is_named(tmp_path: Path, name: str) -> None:
     content = file.read_bytes()
     for damage in (b"", b"\xff\xfe", content[:-20], None):
         file.unlink() if damage is None else file.write_bytes(damage)
-        with pytest.raises(FileFormatError, match=f"store is damaged: .*{name} .* Prepare the dataset 'zoo' again"):
+        with pytest.raises(
+            FileFormatError, match=f"store is damaged: .*{name} .* Prepare the dataset 'zoo' again"
+        ):
             Store(store.folder)
-    wrong = (np.zeros(11, np.int64), np.zeros(12, np.float32), np.full(12, 3), np.full(12, -1), np.zeros((12, 1), int))
+    wrong = (
+        np.zeros(11, np.int64),
+        np.zeros(12, np.float32),
+        np.full(12, 3),
+        np.full(12, -1),
+        np.zeros((12, 1), int),
+    )
     for labels in wrong if name == "labels.npy" else ():
         np.save(file, labels)
         with pytest.raises(FileFormatError, match="store is damaged: .*labels.npy "):
@@ -227,7 +256,9 @@ def test_an_interrupted_split_resumes_unless_it_is_damaged(
     store = interrupted.write()
     assert sorted(interrupted.read) == ([4, 5] if damage is None else [0, 1, 2, 3, 4, 5])
     assert store.image_names == ["0", "2", "3", "4", "5"]
-    assert np.array_equal(store.images, np.stack([picture(number, 8) for number in (0, 2, 3, 4, 5)]))
+    assert np.array_equal(
+        store.images, np.stack([picture(number, 8) for number in (0, 2, 3, 4, 5)])
+    )
     assert len(store.manifest["broken"]) == 1
     store.verify()
     assert interrupted.write().fingerprint == store.fingerprint

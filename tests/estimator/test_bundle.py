@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import safetensors.torch
 import torch
-from clouds import Brightness, clouds, conv4
-from layouts import picture
+from tests.helpers.clouds import Brightness, clouds, conv4
+from tests.helpers.layouts import picture
 
 from nearshot import FewShotClassifier
 from nearshot.errors import FileFormatError, InputError
@@ -40,7 +40,9 @@ def test_what_is_loaded_is_what_was_saved(settings: dict[str, Any], tmp_path: Pa
         np.testing.assert_array_equal(getattr(again, ask)(pictures), getattr(model, ask)(pictures))
     assert again.explain(pictures) == model.explain(pictures)
     assert again.predict(pictures).dtype == model.predict(pictures).dtype
-    for name, value in (model.get_params() | {"classifier": settings.get("classifier", "ridge")}).items():
+    for name, value in (
+        model.get_params() | {"classifier": settings.get("classifier", "ridge")}
+    ).items():
         np.testing.assert_array_equal(again.get_params()[name], value)
     more = clouds(1)  # and it goes on learning
     for one in (model, again):
@@ -49,7 +51,9 @@ def test_what_is_loaded_is_what_was_saved(settings: dict[str, Any], tmp_path: Pa
 
 
 @pytest.mark.parametrize(
-    "labels", [[0, 1], [True, False], [0.0, 1.0], ["a", "ß"], np.array(["x", "yy"], dtype=object)], ids=str
+    "labels",
+    [[0, 1], [True, False], [0.0, 1.0], ["a", "ß"], np.array(["x", "yy"], dtype=object)],
+    ids=str,
 )
 def test_labels_of_every_type(labels: Any, tmp_path: Path) -> None:
     features = np.array([[1.0, 0.0], [0.0, 1.0]])
@@ -66,7 +70,9 @@ def test_a_backbone_is_in_the_file(n_views: int, tmp_path: Path) -> None:
     model.fit(pictures, np.arange(8) % 2).save(tmp_path / "model.safetensors")
     expected = model.predict_proba(pictures)
     weights.unlink()  # nothing else is needed
-    again = FewShotClassifier.load(tmp_path / "model.safetensors", device="cpu", cache_dir=tmp_path / "cache")
+    again = FewShotClassifier.load(
+        tmp_path / "model.safetensors", device="cpu", cache_dir=tmp_path / "cache"
+    )
     np.testing.assert_array_equal(again.predict_proba(pictures), expected)
     np.testing.assert_array_equal(again.predict_proba(pictures), expected)  # from the cache
     assert again.centre_ is not None
@@ -78,7 +84,10 @@ def test_a_backbone_is_in_the_file(n_views: int, tmp_path: Path) -> None:
 
 
 def test_a_function_is_given_again(tmp_path: Path) -> None:
-    pictures, path = np.stack([picture(seed, 16) // (1 + seed % 2 * 4) for seed in range(6)]), tmp_path / "m"
+    pictures, path = (
+        np.stack([picture(seed, 16) // (1 + seed % 2 * 4) for seed in range(6)]),
+        tmp_path / "m",
+    )
     model = FewShotClassifier(Brightness()).fit(pictures, np.arange(6) % 2)
     again = saved_again(model, path, backbone=Brightness())
     np.testing.assert_array_equal(again.predict_proba(pictures), model.predict_proba(pictures))
@@ -93,14 +102,18 @@ def test_a_file_of_an_earlier_version_opens_and_answers_the_same() -> None:
     answers = json.loads((folder / "answers-1.json").read_text())["features"]
     model = FewShotClassifier.load(folder / "features-1.safetensors")
     assert model.predict(answers["query"]).tolist() == answers["labels"]
-    np.testing.assert_allclose(model.predict_proba(answers["query"]), answers["probabilities"], atol=1e-12)
+    np.testing.assert_allclose(
+        model.predict_proba(answers["query"]), answers["probabilities"], atol=1e-12
+    )
     np.testing.assert_allclose(model.novelty(answers["query"]), answers["novelty"], rtol=1e-12)
 
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
     drawn = clouds(0)
-    FewShotClassifier(centre="support").fit(drawn.support, drawn.labels).save(tmp_path / "model.safetensors")
+    FewShotClassifier(centre="support").fit(drawn.support, drawn.labels).save(
+        tmp_path / "model.safetensors"
+    )
     return tmp_path / "model.safetensors"
 
 
@@ -109,8 +122,12 @@ def rewritten(path: Path, *, tensors: dict[str, Any] | None = None, **described:
     metadata, content = read_tensors(path)
     content |= tensors or {}
     values = json.loads(metadata["classifier"]) | described
-    metadata["classifier"] = json.dumps({key: value for key, value in values.items() if value != "gone"})
-    path.write_bytes(safetensors.torch.save({k: v for k, v in content.items() if v is not None}, metadata))
+    metadata["classifier"] = json.dumps(
+        {key: value for key, value in values.items() if value != "gone"}
+    )
+    path.write_bytes(
+        safetensors.torch.save({k: v for k, v in content.items() if v is not None}, metadata)
+    )
 
 
 @pytest.mark.parametrize(
@@ -142,7 +159,10 @@ def test_what_is_not_a_classifier(file: Path, tmp_path: Path) -> None:
     for content, message in (
         (whole[: len(whole) // 2], "not a safetensors file, or is damaged"),
         ((tmp_path / "weights.safetensors").read_bytes(), "not a classifier saved by nearshot"),
-        (whole.replace(b'"version":"1"', b'"version":"9"').replace(b'"crc32"', b'"other"'), "version '9'"),
+        (
+            whole.replace(b'"version":"1"', b'"version":"9"').replace(b'"crc32"', b'"other"'),
+            "version '9'",
+        ),
     ):
         file.write_bytes(content)
         with pytest.raises(FileFormatError, match=message):

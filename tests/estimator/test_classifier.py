@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from clouds import clouds, colours, conv4, tinted
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from layouts import picture
 from PIL import Image
 from sklearn.exceptions import NotFittedError
+from tests import reference
+from tests.helpers.clouds import clouds, colours, conv4, tinted
+from tests.helpers.layouts import picture
 
-import reference
 from nearshot import FewShotClassifier
 from nearshot.errors import InputError
 from nearshot.estimator.support import PAIRS_AT_ONCE
@@ -30,7 +30,9 @@ NAMES = tuple(CLASSIFIERS)
 def test_answers_are_those_of_evaluation(name: Any, n_shot: int) -> None:
     """What is measured over episodes is what is used."""
     generator, labels = torch.Generator().manual_seed(0), torch.arange(12).repeat_interleave(25)
-    features = torch.randn(12, 8, generator=generator)[labels] + torch.randn(300, 8, generator=generator)
+    features = torch.randn(12, 8, generator=generator)[labels] + torch.randn(
+        300, 8, generator=generator
+    )
     centre = features.mean(0)
     prepared = prepare_features(features.double(), centre=centre.double())
     episodes = sample_episodes(labels, n_shot=n_shot, n_episodes=20, seed=1)
@@ -38,16 +40,24 @@ def test_answers_are_those_of_evaluation(name: Any, n_shot: int) -> None:
         scores = CLASSIFIERS[name](prepared[support][None], prepared[query][None])[0]
         model = FewShotClassifier(classifier=name, centre=centre.numpy())
         model.fit(features[support].flatten(0, 1).numpy(), np.repeat(np.arange(5), n_shot))
-        np.testing.assert_array_equal(model.predict(features[query].numpy()), scores.argmax(1).numpy())
+        np.testing.assert_array_equal(
+            model.predict(features[query].numpy()), scores.argmax(1).numpy()
+        )
 
 
 @settings(max_examples=30, deadline=None)
-@given(st.lists(st.integers(1, 6), min_size=1, max_size=4), st.integers(0, 10**6), st.sampled_from(NAMES))
+@given(
+    st.lists(st.integers(1, 6), min_size=1, max_size=4),
+    st.integers(0, 10**6),
+    st.sampled_from(NAMES),
+)
 def test_answers_against_loops_with_unequal_classes(sizes: list[int], seed: int, name: Any) -> None:
     generator = np.random.default_rng(seed)
     labels = np.repeat(np.arange(len(sizes)), sizes)
     support, query = generator.normal(size=(len(labels), 3)), generator.normal(size=(7, 3))
-    answers = FewShotClassifier(classifier=name, normalise=False).fit(support, labels).predict(query)
+    answers = (
+        FewShotClassifier(classifier=name, normalise=False).fit(support, labels).predict(query)
+    )
     answer_of: dict[str, Any] = {
         "centroid": reference.centroid_answer,
         "soft": lambda classes, q: max(
@@ -72,8 +82,13 @@ def test_learning_bit_by_bit_is_learning_at_once(name: Any, centre: Any) -> None
         bit_by_bit.partial_fit(drawn.support[part], drawn.labels[part])
     np.testing.assert_array_equal(bit_by_bit.classes_, at_once.classes_)
     np.testing.assert_array_equal(bit_by_bit.predict(drawn.query), at_once.predict(drawn.query))
-    np.testing.assert_array_equal(bit_by_bit.predict_proba(drawn.query), at_once.predict_proba(drawn.query))
-    assert (bit_by_bit.temperature_, bit_by_bit.threshold_) == (at_once.temperature_, at_once.threshold_)
+    np.testing.assert_array_equal(
+        bit_by_bit.predict_proba(drawn.query), at_once.predict_proba(drawn.query)
+    )
+    assert (bit_by_bit.temperature_, bit_by_bit.threshold_) == (
+        at_once.temperature_,
+        at_once.threshold_,
+    )
 
 
 def test_forgetting_is_as_if_it_had_never_been() -> None:
@@ -81,7 +96,9 @@ def test_forgetting_is_as_if_it_had_never_been() -> None:
     model = FewShotClassifier(unknown_rate=0.05).fit(drawn.support, drawn.labels).forget("class 2")
     stays = drawn.labels != "class 2"
     never = FewShotClassifier(unknown_rate=0.05).fit(drawn.support[stays], drawn.labels[stays])
-    np.testing.assert_array_equal(model.predict_proba(drawn.query), never.predict_proba(drawn.query))
+    np.testing.assert_array_equal(
+        model.predict_proba(drawn.query), never.predict_proba(drawn.query)
+    )
     assert model.threshold_ == never.threshold_
     assert len(model.support_names_) == len(model.support_features_) == 20
     model.partial_fit(drawn.support[~stays], drawn.labels[~stays])
@@ -105,39 +122,52 @@ def test_a_failed_fit_or_addition_changes_nothing() -> None:
         with pytest.raises(ValueError, match=words):
             model.partial_fit(features, labels)
     with pytest.raises(InputError, match='class is named "unknown"'):
-        model.fit(drawn.support[:, :3], np.where(drawn.labels == "class 0", "unknown", drawn.labels))
+        model.fit(
+            drawn.support[:, :3], np.where(drawn.labels == "class 0", "unknown", drawn.labels)
+        )
     assert model.n_features_in_ == 16
     np.testing.assert_array_equal(model.predict_proba(drawn.query), before)
 
 
 @pytest.mark.parametrize("missing", [None, float("nan")])
 def test_a_missing_label_is_refused_before_anything_is_embedded(missing: Any) -> None:
-    for model, images in ((FewShotClassifier(), np.eye(3)), (FewShotClassifier(colours), ["a.png", "b.png", "c.png"])):
+    for model, images in (
+        (FewShotClassifier(), np.eye(3)),
+        (FewShotClassifier(colours), ["a.png", "b.png", "c.png"]),
+    ):
         with pytest.raises(InputError, match=f"needs a label .*{missing}"):
             model.fit(images, ["cat", missing, "dog"])
 
 
-@pytest.mark.parametrize("room", [PAIRS_AT_ONCE, 1])  # whatever the blocks in which they are compared
+@pytest.mark.parametrize(
+    "room", [PAIRS_AT_ONCE, 1]
+)  # whatever the blocks in which they are compared
 def test_the_same_picture_in_two_classes_or_twice_in_one_is_named(
     room: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By its pixels, whatever the file: embeddings that are equal accuse nobody."""
     monkeypatch.setattr("nearshot.estimator.support.PAIRS_AT_ONCE", room)
     for seed in range(14):
-        Image.fromarray(picture(seed % 7, 224)).save(tmp_path / f"{seed}.png", compress_level=seed // 7)
+        Image.fromarray(picture(seed % 7, 224)).save(
+            tmp_path / f"{seed}.png", compress_level=seed // 7
+        )
     paths, labels = [str(tmp_path / f"{seed}.png") for seed in range(14)], ["ant"] * 7 + ["bee"] * 7
     pairs = [f"{paths[i]} in 'ant' and {paths[i + 7]} in 'bee'" for i in range(7)]
     with pytest.warns(UserWarning, match="in two classes") as caught:
         FewShotClassifier(colours).fit(paths, labels)
     assert f": {', '.join(pairs[:5])} and 2 more. " in str(caught[0].message)
     assert caught[0].filename == __file__
-    with pytest.warns(UserWarning, match=f"twice in one class: {paths[0]} in 'ant' and {paths[7]} in 'ant'. "):
+    with pytest.warns(
+        UserWarning, match=f"twice in one class: {paths[0]} in 'ant' and {paths[7]} in 'ant'. "
+    ):
         FewShotClassifier(colours).fit(paths[:8], [*labels[:7], "ant"])
     model = FewShotClassifier(colours).fit(paths[:7], labels[:7])
     with pytest.warns(UserWarning, match="in two classes") as caught:
         model.partial_fit(paths[13:], ["bee"])
     assert f": {pairs[6]}. " in str(caught[0].message)
-    FewShotClassifier(lambda images: np.ones((len(images), 3), np.float32)).fit(paths[:7], ["ant"] * 3 + ["bee"] * 4)
+    FewShotClassifier(lambda images: np.ones((len(images), 3), np.float32)).fit(
+        paths[:7], ["ant"] * 3 + ["bee"] * 4
+    )
 
 
 def test_one_class_and_one_image() -> None:
@@ -171,12 +201,16 @@ def test_settings_that_mean_nothing(settings: dict[str, Any], words: str) -> Non
 @pytest.mark.parametrize("changed", [{"unknown_rate": 0.2}, {"centre": np.ones(16)}], ids=str)
 def test_settings_changed_after_fit_want_another_fit(changed: dict[str, Any]) -> None:
     drawn = clouds(0)
-    model = FewShotClassifier(classifier="knn", centre=np.zeros(16)).fit(drawn.support, drawn.labels)
+    model = FewShotClassifier(classifier="knn", centre=np.zeros(16)).fit(
+        drawn.support, drawn.labels
+    )
     before, settings = model.predict(drawn.query), model.get_params()
     with pytest.raises(InputError, match=rf"(?s)^{next(iter(changed))} was .* is .* now"):
         model.set_params(**changed).predict(drawn.query)
     np.testing.assert_array_equal(model.set_params(**settings).predict(drawn.query), before)
-    np.testing.assert_array_equal(model.set_params(centre=np.zeros(16), verbose=True).predict(drawn.query), before)
+    np.testing.assert_array_equal(
+        model.set_params(centre=np.zeros(16), verbose=True).predict(drawn.query), before
+    )
 
 
 def test_one_thread_learns_and_forgets_while_others_ask() -> None:
@@ -213,7 +247,9 @@ def test_one_thread_learns_and_forgets_while_others_ask() -> None:
 
 def test_tensors_that_want_gradients() -> None:
     drawn = clouds(0)
-    support, query = (torch.tensor(values, requires_grad=True) for values in (drawn.support, drawn.query))
+    support, query = (
+        torch.tensor(values, requires_grad=True) for values in (drawn.support, drawn.query)
+    )
     expected = FewShotClassifier().fit(drawn.support, drawn.labels).predict(drawn.query)
     model = FewShotClassifier().fit(support, drawn.labels)
     for same in (query, list(query), query.bfloat16()):
@@ -228,7 +264,9 @@ def test_explanations(name: Any) -> None:
     distances, indices = model.kneighbors(pictures, 25)
     unit = drawn.support / np.linalg.norm(drawn.support, axis=1, keepdims=True)
     asked = pictures / np.linalg.norm(pictures, axis=1, keepdims=True)
-    np.testing.assert_allclose(distances, np.sort(np.linalg.norm(asked[:, None] - unit, axis=2), axis=1), atol=1e-7)
+    np.testing.assert_allclose(
+        distances, np.sort(np.linalg.norm(asked[:, None] - unit, axis=2), axis=1), atol=1e-7
+    )
     answers, probabilities = model.predict(pictures), model.predict_proba(pictures)
     told = model.explain(pictures, n_neighbors=25)
     assert {one.is_unknown for one in told} == {True, False}
@@ -266,7 +304,11 @@ def test_ties_are_decided_alike_whatever_else_is_asked(name: Any, normalise: boo
     """Rounding differs with the number of rows in a product; at a tie it alone would choose the neighbours."""
     images, labels, query = with_ties(0)
     model = FewShotClassifier(classifier=name, normalise=normalise).fit(images, labels)
-    answers, probabilities, (_, indices) = model.predict(query), model.predict_proba(query), model.kneighbors(query, 7)
+    answers, probabilities, (_, indices) = (
+        model.predict(query),
+        model.predict_proba(query),
+        model.kneighbors(query, 7),
+    )
     told = model.explain(query, n_neighbors=40)
     for row in range(len(query)):
         alone = query[row : row + 1]
@@ -276,9 +318,13 @@ def test_ties_are_decided_alike_whatever_else_is_asked(name: Any, normalise: boo
     if name == "knn" and not normalise:
         squares = ((query[:, None] - images) ** 2).sum(2)
         for row, one in enumerate(told):
-            nearest = np.lexsort([labels, squares[row]]).tolist()  # of ties, the first class, and of it the first image
+            nearest = np.lexsort(
+                [labels, squares[row]]
+            ).tolist()  # of ties, the first class, and of it the first image
             assert indices[row].tolist() == nearest[:7]
-            assert [neighbour.index for neighbour in one.neighbours if neighbour.weight] == nearest[:10]
+            assert [neighbour.index for neighbour in one.neighbours if neighbour.weight] == nearest[
+                :10
+            ]
 
 
 def test_pictures_of_every_kind(tmp_path: Path) -> None:
@@ -289,7 +335,13 @@ def test_pictures_of_every_kind(tmp_path: Path) -> None:
     assert model.predict(np.stack([tinted(6, 2), tinted(7, 0)])).tolist() == ["blue", "red"]
     assert model.n_features_in_ == 3
     assert model.partial_fit([tinted(8, 1)], ["green"]).explain([tinted(9, 1)])[0].label == "green"
-    assert model.support_names_ == [str(tmp_path / "red.png"), "image 1", "image 2", "image 3", "image 4"]
+    assert model.support_names_ == [
+        str(tmp_path / "red.png"),
+        "image 1",
+        "image 2",
+        "image 3",
+        "image 4",
+    ]
     with pytest.raises(InputError, match="must be a list"):
         model.predict(tmp_path / "red.png")
     with pytest.raises(ValueError, match="inconsistent numbers of samples"):
@@ -306,4 +358,6 @@ def test_a_backbone_centres_by_its_training_set(tmp_path: Path) -> None:
     np.testing.assert_array_equal(model.centre_, mean.numpy())
     assert FewShotClassifier(backbone).fit(pictures, labels).centre_ is None
     with_features = FewShotClassifier(centre=mean.numpy()).fit(model.support_features_, labels)
-    np.testing.assert_array_equal(with_features.predict_proba(model.support_features_), model.predict_proba(pictures))
+    np.testing.assert_array_equal(
+        with_features.predict_proba(model.support_features_), model.predict_proba(pictures)
+    )

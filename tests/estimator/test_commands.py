@@ -16,14 +16,14 @@ from typing import Any
 import numpy as np
 import pytest
 import scipy.stats
-from clouds import conv4
-from layouts import write_folder
 from PIL import Image
+from tests.helpers.clouds import conv4
+from tests.helpers.layouts import write_folder
+from tests.helpers.small_project import CLASSES, pattern
 
 from nearshot.cli import main
 from nearshot.estimator import FewShotClassifier
 from nearshot.models import save_backbone
-from small_project import CLASSES, pattern
 
 WEIGHTS = "weights.safetensors"
 Captured = pytest.CaptureFixture[str]
@@ -33,8 +33,12 @@ Captured = pytest.CaptureFixture[str]
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The working folder: three classes in support/, two new pictures of each, an untrained backbone, its own cache."""
     labels = list(enumerate(CLASSES))
-    members = {f"support/{label}/{i}.png": pattern(code, i) for code, label in labels for i in range(4)}
-    members |= {f"new/{label}{i}.png": pattern(code, 50 + i) for code, label in labels for i in range(2)}
+    members = {
+        f"support/{label}/{i}.png": pattern(code, i) for code, label in labels for i in range(4)
+    }
+    members |= {
+        f"new/{label}{i}.png": pattern(code, 50 + i) for code, label in labels for i in range(2)
+    }
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("NEARSHOT_DATA", str(tmp_path / "data"))
     save_backbone(conv4(), tmp_path / WEIGHTS)
@@ -89,7 +93,9 @@ def test_all_formats_say_the_same_as_the_estimator(folder: Path, capsys: Capture
 def test_the_unknown_is_rejected(folder: Path, capsys: Captured) -> None:
     (folder / "new" / "zebra.png").write_bytes(pattern(77, 0))
     Image.new("CMYK", (30, 50), (0, 200, 0, 0)).save(folder / "new" / "zest.jpg")
-    assert predict("new", "--unknown-rate", "0.01", "--unknown-label", "none", "--format", "csv") == 0
+    assert (
+        predict("new", "--unknown-rate", "0.01", "--unknown-label", "none", "--format", "csv") == 0
+    )
     labels = [row["label"] for row in csv.DictReader(io.StringIO(capsys.readouterr().out))]
     assert labels == [*(name[:3] for name in NEW), "none", "none"]
     assert predict("new", "--unknown-rate", "0.01") == 0
@@ -112,7 +118,10 @@ def test_odd_support_is_told(folder: Path, capsys: Captured) -> None:
     assert "support/ant/0.png in 'ant' and support/bee/oops.png in 'bee'" in err
     for label in ("ant", "bee"):
         (folder / "support" / label).rename(folder / label)
-    for options, is_told in (((), True), (("--unknown-rate", "0.05"), False)):  # some may then be of none
+    for options, is_told in (
+        ((), True),
+        (("--unknown-rate", "0.05"), False),
+    ):  # some may then be of none
         assert predict("new/ant0.png", *options) == 0
         assert ("There is one class only, 'cat'" in capsys.readouterr().err) == is_told
 
@@ -121,7 +130,9 @@ def test_a_bundle_is_a_support(folder: Path, capsys: Captured) -> None:
     assert predict("new", "--format", "json") == 0
     expected = capsys.readouterr().out
     assert run("export", "support", "zoo.safetensors", "--backbone", WEIGHTS) == 0
-    assert re.search(r"zoo.safetensors \(0..*\): 3 classes, 12 labelled images\.", capsys.readouterr().out)
+    assert re.search(
+        r"zoo.safetensors \(0..*\): 3 classes, 12 labelled images\.", capsys.readouterr().out
+    )
     assert run("predict", "--support", "zoo.safetensors", "new", "--format", "json") == 0
     assert json.loads(capsys.readouterr().out) == json.loads(expected)
     assert run("predict", "--support", "zoo.safetensors", "new", "--unknown-rate", "0.1") == 1
@@ -169,7 +180,9 @@ def test_the_backbone_of_a_run(folder: Path, capsys: Captured) -> None:
         ("app nosuch --no-browser", "nosuch is not a folder of photos"),
     ],
 )
-def test_errors_are_one_sentence(arguments: str, message: str, folder: Path, capsys: Captured) -> None:
+def test_errors_are_one_sentence(
+    arguments: str, message: str, folder: Path, capsys: Captured
+) -> None:
     write_folder(folder, {"torn/ant/torn.png": pattern(0, 9)[:-300], "hidden/dog/.hidden": b""})
     given = [] if "--backbone" in arguments else ["--backbone", WEIGHTS]
     assert run(*arguments.split(), *given) == 1
@@ -182,7 +195,9 @@ def test_a_command_brings_in_no_training(folder: Path) -> None:
     arguments = ["predict", "--support", "support", "new/ant0.png", "--backbone", WEIGHTS]
     slow = "{'nearshot.training', 'lightning_fabric', 'matplotlib', 'onnx'}"
     program = f"import sys; from nearshot.cli import main; main({arguments}); assert not {slow} & set(sys.modules)"
-    done = subprocess.run([sys.executable, "-W", "error", "-c", program], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", program], capture_output=True, text=True, check=False
+    )
     assert (done.returncode, done.stderr) == (0, "")
     assert " ant " in done.stdout
 
@@ -192,12 +207,20 @@ def test_letters_of_other_scripts_are_drawn_or_named(folder: Path, capsys: Captu
     (folder / "support" / "bee").rename(folder / "support" / "$b_{ee$")  # no formula
     assert run("show", "support", "--query", "new", "--output", "s.png", "--backbone", WEIGHTS) == 0
     err = capsys.readouterr().err
-    assert all(line.startswith("nearshot: warning: No installed font has") for line in err.splitlines())
+    assert all(
+        line.startswith("nearshot: warning: No installed font has") for line in err.splitlines()
+    )
     assert len(err.splitlines()) <= 1
 
 
-def test_a_bad_picture_has_its_own_line_and_a_name_breaks_none(folder: Path, capsys: Captured) -> None:
-    odd, torn, shown = "new/a\nb\x1b[31m.png", "new/c\u2028d.png", [r"new/a\nb\x1b[31m.png", r"new/c\u2028d.png"]
+def test_a_bad_picture_has_its_own_line_and_a_name_breaks_none(
+    folder: Path, capsys: Captured
+) -> None:
+    odd, torn, shown = (
+        "new/a\nb\x1b[31m.png",
+        "new/c\u2028d.png",
+        [r"new/a\nb\x1b[31m.png", r"new/c\u2028d.png"],
+    )
     write_folder(folder, {odd: pattern(0, 50), torn: b"x", "support/be\ne/0.png": pattern(9, 0)})
     outputs = {}
     for form in ("table", "csv", "json"):
@@ -218,24 +241,52 @@ def test_a_bad_picture_has_its_own_line_and_a_name_breaks_none(folder: Path, cap
     assert r"support/be\ne/1.png is not an image" in capsys.readouterr().err
 
 
-def test_photos_and_videos_of_other_formats_count_in_the_status(folder: Path, capsys: Captured) -> None:
+def test_photos_and_videos_of_other_formats_count_in_the_status(
+    folder: Path, capsys: Captured
+) -> None:
     write_folder(folder, {"new/notes.txt": b"x"})
     assert predict("new") == 0
     write_folder(folder, {"new/a.AVIF": b"x", "new/b.mov": b"x"})
-    for command in ("predict new --support support", "suggest new --support support", "show support --query new"):
+    for command in (
+        "predict new --support support",
+        "suggest new --support support",
+        "show support --query new",
+    ):
         assert run(*command.split(), "--backbone", WEIGHTS) == 3
-        assert "3 files in new were skipped (.avif, .mov, .txt). Readable: PNG" in capsys.readouterr().err
+        assert (
+            "3 files in new were skipped (.avif, .mov, .txt). Readable: PNG"
+            in capsys.readouterr().err
+        )
 
 
 def test_readable_images_are_copied_by_label(folder: Path, capsys: Captured) -> None:
-    write_folder(folder, {"new/more/ant0.png": pattern(0, 70), "new/zebra.png": pattern(77, 0), "new/bad.png": b"x"})
-    command = ["new", "--unknown-rate", "0.01", "--unknown-label", "none/of these", "--copy-to", "sorted"]
+    write_folder(
+        folder,
+        {"new/more/ant0.png": pattern(0, 70), "new/zebra.png": pattern(77, 0), "new/bad.png": b"x"},
+    )
+    command = [
+        "new",
+        "--unknown-rate",
+        "0.01",
+        "--unknown-label",
+        "none/of these",
+        "--copy-to",
+        "sorted",
+    ]
     assert predict(*command) == 3
     assert "8 images copied to sorted." in capsys.readouterr().err
-    copies = {path.relative_to("sorted").as_posix(): path.read_bytes() for path in Path("sorted").rglob("*.png")}
-    assert {copies.pop("ant/ant0.png"), copies.pop("ant/ant0 (2).png")} == {pattern(0, 50), pattern(0, 70)}
+    copies = {
+        path.relative_to("sorted").as_posix(): path.read_bytes()
+        for path in Path("sorted").rglob("*.png")
+    }
+    assert {copies.pop("ant/ant0.png"), copies.pop("ant/ant0 (2).png")} == {
+        pattern(0, 50),
+        pattern(0, 70),
+    }
     assert copies.pop("none_of these/zebra.png") == pattern(77, 0)
-    assert copies == {f"{name[:3]}/{name}": (folder / "new" / name).read_bytes() for name in NEW[1:]}
+    assert copies == {
+        f"{name[:3]}/{name}": (folder / "new" / name).read_bytes() for name in NEW[1:]
+    }
     shutil.rmtree("sorted/bee")
     Path("sorted/bee").write_text("a file in the way")
     assert predict(*(f"new/{name}" for name in NEW), "--copy-to", "sorted") == 3
@@ -251,7 +302,10 @@ def test_the_score_counts_folders_like_the_classes(folder: Path, capsys: Capture
     assert predict("test", "--score", "--unknown-rate", "0.01") == 0
     out = capsys.readouterr().out
     low, high = scipy.stats.binomtest(10, 11).proportion_ci(0.95, method="exact")
-    assert f"Accuracy: 90.9 % (95 % interval {100 * low:.1f} to {100 * high:.1f} %; 10 of 11 images)" in out
+    assert (
+        f"Accuracy: 90.9 % (95 % interval {100 * low:.1f} to {100 * high:.1f} %; 10 of 11 images)"
+        in out
+    )
     assert re.search(r"ant +5 of 5 right\n", out)
     assert re.search(r"bee +5 of 6 right; taken for ant 1\n", out)
     assert "Images of other folders: 1 of 1 rejected." in out
@@ -283,7 +337,11 @@ def test_suggestions_for_labels(form: str, folder: Path, capsys: Captured) -> No
     assert [row["kind"] for row in rows] == ["label next"] * 4 + ["check label"]
     assert len({row["image"] for row in rows}) == 5
     assert rows[0]["image"] == "new/zebra.png"
-    assert (rows[-1]["image"], rows[-1]["label"], rows[-1]["looks_like"]) == ("support/bee/wrong.png", "bee", "ant")
+    assert (rows[-1]["image"], rows[-1]["label"], rows[-1]["looks_like"]) == (
+        "support/bee/wrong.png",
+        "bee",
+        "ant",
+    )
     assert 0.7 <= float(rows[-1]["probability"]) <= 1
 
 
@@ -301,12 +359,17 @@ def test_suggest_checks_labels_alone_and_reads_bundles(folder: Path, capsys: Cap
     assert capsys.readouterr().out.count("new/") == 2
 
 
-def test_a_class_may_be_named_unknown_where_nothing_is_rejected(folder: Path, capsys: Captured) -> None:
+def test_a_class_may_be_named_unknown_where_nothing_is_rejected(
+    folder: Path, capsys: Captured
+) -> None:
     (folder / "support" / "cat").rename(folder / "support" / "unknown")
     assert predict("new") == suggest("new") == 0
     capsys.readouterr()
     assert predict("new", "--unknown-rate", "0.05") == 1
-    assert 'A class is named "unknown". Rename its folder, or use --unknown-label' in capsys.readouterr().err
+    assert (
+        'A class is named "unknown". Rename its folder, or use --unknown-label'
+        in capsys.readouterr().err
+    )
     assert predict("new", "--unknown-rate", "0.05", "--unknown-label", "other") == 0
 
 
@@ -330,9 +393,20 @@ def test_the_app_makes_no_project_of_a_folder_without_photos_or_without_its_extr
 @pytest.mark.skipif(os.name != "posix", reason="signals as POSIX has them")
 def test_the_app_starts_stops_and_starts_again(folder: Path) -> None:
     pytest.importorskip("uvicorn")
-    command = [sys.executable, "-m", "nearshot", "app", "new", "--no-browser", "--backbone", WEIGHTS]
+    command = [
+        sys.executable,
+        "-m",
+        "nearshot",
+        "app",
+        "new",
+        "--no-browser",
+        "--backbone",
+        WEIGHTS,
+    ]
     for known in ("6 photos, 0 labelled", "6 photos, 1 labelled"):
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
         assert process.stdout is not None
         assert known in process.stdout.readline()
         address = process.stdout.readline().split()[-1]
@@ -344,5 +418,10 @@ def test_the_app_starts_stops_and_starts_again(folder: Path) -> None:
         assert (process.returncode, err) == (0, "")
         assert "opens the project again" in out
         path = folder / "new-nearshot" / "project.json"
-        saved = json.loads(path.read_text()) | {"classes": ["ant"], "labels": {"../new/ant0.png": "ant"}}
-        path.write_text(json.dumps({name: value for name, value in saved.items() if name != "crc32"}))
+        saved = json.loads(path.read_text()) | {
+            "classes": ["ant"],
+            "labels": {"../new/ant0.png": "ant"},
+        }
+        path.write_text(
+            json.dumps({name: value for name, value in saved.items() if name != "crc32"})
+        )

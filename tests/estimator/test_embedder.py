@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from clouds import conv4
-from layouts import class_folders, encoded, picture, write_folder
+from tests.helpers.clouds import conv4
+from tests.helpers.layouts import class_folders, encoded, picture, write_folder
 from torch import Tensor, nn
 
 from nearshot.data.augment import centre_crop, normalise_images, view_of
@@ -37,17 +37,24 @@ def test_features_are_those_of_evaluation(backbone: Backbone, folder: list[Path]
     """What `nearshot evaluate` measures is what a classifier of one's own photos is made of."""
     images = torch.from_numpy(np.stack([picture(seed, SIDE) for seed in range(7)]))
     with torch.inference_mode():
-        expected = backbone(normalise_images(centre_crop(images, SIDE), *backbone.spec.normalisation)).numpy()
+        expected = backbone(
+            normalise_images(centre_crop(images, SIDE), *backbone.spec.normalisation)
+        ).numpy()
     for batch_size in (None, 1, 3):
         features = Embedder(backbone, batch_size=batch_size)(folder)
         assert features.dtype == np.float32
         np.testing.assert_allclose(features, expected, rtol=1e-4, atol=1e-5)
 
 
-def test_views_are_averaged_and_cached_apart(backbone: Backbone, folder: list[Path], tmp_path: Path) -> None:
+def test_views_are_averaged_and_cached_apart(
+    backbone: Backbone, folder: list[Path], tmp_path: Path
+) -> None:
     images = torch.from_numpy(np.stack([picture(seed, SIDE) for seed in range(7)]))
     with torch.inference_mode():
-        views = [normalise_images(view_of(images, n, SIDE), *backbone.spec.normalisation) for n in range(3)]
+        views = [
+            normalise_images(view_of(images, n, SIDE), *backbone.spec.normalisation)
+            for n in range(3)
+        ]
         expected = sum(backbone(view) for view in views) / 3
     cache = tmp_path / "cache"
     one = Embedder(backbone, cache_dir=cache)(folder)
@@ -71,7 +78,9 @@ class Means(nn.Module):
 def test_other_networks_and_functions(tmp_path: Path) -> None:
     grey = [np.full((9, 9), value, np.uint8) for value in (0, 255)]
     features = Embedder(Means().eval(), cache_dir=tmp_path)(grey)
-    np.testing.assert_allclose(features[0], [-0.485 / 0.229, -0.456 / 0.224, -0.406 / 0.225], rtol=1e-5)
+    np.testing.assert_allclose(
+        features[0], [-0.485 / 0.229, -0.456 / 0.224, -0.406 / 0.225], rtol=1e-5
+    )
 
     def function(images: Any) -> list[list[float]]:
         return [[float(image[0, 0, 0]), len(image)] for image in images]
@@ -98,9 +107,17 @@ def test_what_cannot_embed_is_refused(given: Any, options: dict[str, Any], messa
         Embedder(given, **options)([picture(0)])
 
 
-def test_bad_pictures_do_not_stop_the_others(backbone: Backbone, folder: list[Path], tmp_path: Path) -> None:
+def test_bad_pictures_do_not_stop_the_others(
+    backbone: Backbone, folder: list[Path], tmp_path: Path
+) -> None:
     (tmp_path / "notes.jpg").write_text("dear diary")
-    mixed: list[Any] = [folder[0], tmp_path / "notes.jpg", folder[1], tmp_path / "gone.png", picture(2, SIDE)]
+    mixed: list[Any] = [
+        folder[0],
+        tmp_path / "notes.jpg",
+        folder[1],
+        tmp_path / "gone.png",
+        picture(2, SIDE),
+    ]
     embedder = Embedder(backbone, batch_size=2)
     found = embedder.attempt(mixed)
     assert [isinstance(one, NearshotError) for one in found] == [False, True, False, True, False]
@@ -117,12 +134,16 @@ def counting(embedder: Embedder) -> Callable[[], int]:
     return lambda: sum(counts)
 
 
-def test_a_feature_of_zeros_is_an_error(backbone: Backbone, folder: list[Path], tmp_path: Path) -> None:
+def test_a_feature_of_zeros_is_an_error(
+    backbone: Backbone, folder: list[Path], tmp_path: Path
+) -> None:
     for parameter in backbone.parameters():
         nn.init.zeros_(parameter)
     for _ in range(2):  # the second time from the cache
         errors = Embedder(backbone, cache_dir=tmp_path).attempt(folder)
-        assert [str(path) in str(one) for path, one in zip(folder, errors, strict=True)] == [True] * len(folder)
+        assert [str(path) in str(one) for path, one in zip(folder, errors, strict=True)] == [
+            True
+        ] * len(folder)
         assert all("larger --input-size" in str(one) for one in errors)
 
 
@@ -148,7 +169,9 @@ def test_other_weights_or_sizes_have_other_keys(backbone: Backbone) -> None:
     assert len({Embedder(other).key for other in (backbone, *others)}) == 3
 
 
-def test_a_damaged_entry_is_made_again(backbone: Backbone, folder: list[Path], tmp_path: Path) -> None:
+def test_a_damaged_entry_is_made_again(
+    backbone: Backbone, folder: list[Path], tmp_path: Path
+) -> None:
     first = Embedder(backbone, cache_dir=tmp_path / "c")(folder)
     entries = sorted((tmp_path / "c").rglob("*.f32"))
     entries[0].write_bytes(b"")
@@ -174,7 +197,9 @@ def test_the_oldest_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert np.array_equal(cache.get(f"{2:064}"), [2, 0])  # type: ignore[arg-type]
 
 
-def test_a_cache_that_cannot_be_written_does_not_stop(backbone: Backbone, folder: list[Path], tmp_path: Path) -> None:
+def test_a_cache_that_cannot_be_written_does_not_stop(
+    backbone: Backbone, folder: list[Path], tmp_path: Path
+) -> None:
     (tmp_path / "file").write_text("not a folder")
     with pytest.warns(UserWarning, match="not cached"):
         assert len(Embedder(backbone, cache_dir=tmp_path / "file")(folder)) == 7

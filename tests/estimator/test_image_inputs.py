@@ -12,13 +12,19 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from layouts import class_folders, encoded, picture, write_folder
-from locks import locked
 from PIL import Image
+from tests.helpers.layouts import class_folders, encoded, picture, write_folder
+from tests.helpers.locks import locked
 
 from nearshot.data.images import Pixels, decode, fit_to_square, ignore_metadata_warnings
 from nearshot.errors import FileFormatError, InputError, NearshotError
-from nearshot.estimator.image_inputs import find_images, image_list, read_each, read_image, read_support
+from nearshot.estimator.image_inputs import (
+    find_images,
+    image_list,
+    read_each,
+    read_image,
+    read_support,
+)
 
 SIDE = 16
 
@@ -32,7 +38,14 @@ def test_a_file_an_image_and_an_array_of_the_same_picture_are_the_same(tmp_path:
     path = tmp_path / "a.png"
     path.write_bytes(encoded(pixels))
     expected = fit_to_square(Image.fromarray(pixels), SIDE)
-    for same in (path, str(path), Image.open(path), pixels, torch.from_numpy(pixels), pixels[::-1][::-1]):
+    for same in (
+        path,
+        str(path),
+        Image.open(path),
+        pixels,
+        torch.from_numpy(pixels),
+        pixels[::-1][::-1],
+    ):
         assert np.array_equal(square(same), expected)
 
 
@@ -71,7 +84,9 @@ def test_what_is_no_list_of_pictures(bad: Any, message: str) -> None:
 def test_a_long_thin_picture_is_refused_before_it_is_enlarged(tmp_path: Path) -> None:
     Image.new("RGB", (300_000, 1)).save(tmp_path / "thin.png")
     Image.new("RGB", (3_000, 1), "red").save(tmp_path / "line.png")
-    thin, line = read_each([tmp_path / "thin.png", tmp_path / "line.png"], lambda content: content.square(84))
+    thin, line = read_each(
+        [tmp_path / "thin.png", tmp_path / "line.png"], lambda content: content.square(84)
+    )
     assert isinstance(thin, FileFormatError)
     assert "thin.png is too long and thin: its 300000×1 pixels would be 25200000×84" in str(thin)
     assert isinstance(line, np.ndarray)
@@ -79,7 +94,10 @@ def test_a_long_thin_picture_is_refused_before_it_is_enlarged(tmp_path: Path) ->
 
 
 def test_each_comes_in_its_place() -> None:
-    made = read_each([np.full((4, 4), number, np.uint8) for number in range(30)], lambda content: content.square(2))
+    made = read_each(
+        [np.full((4, 4), number, np.uint8) for number in range(30)],
+        lambda content: content.square(2),
+    )
     assert [int(one[0, 0, 0]) for one in made if isinstance(one, np.ndarray)] == list(range(30))
 
 
@@ -93,14 +111,19 @@ def test_odd_metadata_is_silent_unless_a_filter_says_otherwise() -> None:
         ignore_metadata_warnings()
         assert decode(file.getvalue(), "it").size == (20, 40)
         assert not heard
-    with pytest.raises(FileFormatError, match="^it "):  # a user's own filter, which makes errors of warnings
+    with pytest.raises(
+        FileFormatError, match="^it "
+    ):  # a user's own filter, which makes errors of warnings
         decode(file.getvalue(), "it")
 
 
 @pytest.mark.parametrize(
     ("made", "kind"),
     [
-        (Image.fromarray(np.linspace(0, 1, 600, dtype=np.float32).reshape(20, 30)), "floating-point"),
+        (
+            Image.fromarray(np.linspace(0, 1, 600, dtype=np.float32).reshape(20, 30)),
+            "floating-point",
+        ),
         (Image.new("L", (20, 30), 90).convert("I"), "32-bit"),
     ],
 )
@@ -108,7 +131,9 @@ def test_numbers_that_may_mean_anything_are_refused(made: Image.Image, kind: str
     file = io.BytesIO()
     made.save(file, "TIFF")
     for image in (made, Image.open(file)):
-        with pytest.raises(FileFormatError, match=f"it has {kind} numbers.* Scale them to 0 to 255"):
+        with pytest.raises(
+            FileFormatError, match=f"it has {kind} numbers.* Scale them to 0 to 255"
+        ):
             square(image)
 
 
@@ -127,7 +152,13 @@ def support(tmp_path: Path) -> Path:
 
 
 def test_a_folder_for_each_class(support: Path) -> None:
-    for more in ("dog/more/deep/x.JPG", ".git/a.png", "cat/.thumbnails/0.png", "cat/._0.png", "cat/Thumbs.db"):
+    for more in (
+        "dog/more/deep/x.JPG",
+        ".git/a.png",
+        "cat/.thumbnails/0.png",
+        "cat/._0.png",
+        "cat/Thumbs.db",
+    ):
         write_folder(support, {more: b"x"})
     write_folder(support, {"loose.png": b"x", "cat/notes.txt": b"x", "cat/phone.raw": b"x"})
     found = read_support(support)
@@ -152,7 +183,9 @@ def test_what_is_no_support_folder(support: Path, tmp_path: Path) -> None:
         with pytest.raises(InputError, match=message):
             read_support(folder)
     write_folder(support, {"otter/IMG_1.RAW": b"x"})
-    with pytest.raises(InputError, match=r"otter has no images \(only \.raw\)\. Readable: PNG, JPEG"):
+    with pytest.raises(
+        InputError, match=r"otter has no images \(only \.raw\)\. Readable: PNG, JPEG"
+    ):
         read_support(support)
 
 
@@ -170,7 +203,9 @@ def test_files_folders_and_patterns(support: Path, monkeypatch: pytest.MonkeyPat
     assert len(paths("**/*.png")) == 7
     write_folder(support, {"dog/b.RAW": b"x", "dog/c": b"x", "dog/.hidden": b"x"})
     (support / "dog" / "lost.png").symlink_to("nowhere")
-    with pytest.warns(UserWarning, match=r"2 files in dog were skipped \(\.raw, no suffix\)\. Readable: PNG.*HEIC"):
+    with pytest.warns(
+        UserWarning, match=r"2 files in dog were skipped \(\.raw, no suffix\)\. Readable: PNG.*HEIC"
+    ):
         assert paths("dog")[3:] == [Path("dog/lost.png")]  # whoever reads it will say so
     assert paths("dog/l*.png") == [Path("dog/lost.png")]
     with pytest.raises(InputError, match=r"No file matches \*\.jpg\.$"):
@@ -187,7 +222,9 @@ def paths(*given: str | Path) -> list[Path]:
     return found
 
 
-def test_linked_folders_are_left_out_and_said(support: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_linked_folders_are_left_out_and_said(
+    support: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """However often the way leads round; two links to above are more paths than could ever be walked."""
     monkeypatch.chdir(support)
     elsewhere = write_folder(support.parent / "elsewhere", {"0.png": b"x", "deep/1.png": b"x"})
@@ -199,7 +236,9 @@ def test_linked_folders_are_left_out_and_said(support: Path, monkeypatch: pytest
     assert paths("dog", "dog/more")[3:] == [Path("dog/more/0.png"), Path("dog/more/deep/1.png")]
     for name in ("round", "and-round"):
         (support / "dog" / name).symlink_to(support)
-    with pytest.warns(UserWarning, match=rf"^3 linked folders are skipped, such as dog/and-round{why}"):
+    with pytest.warns(
+        UserWarning, match=rf"^3 linked folders are skipped, such as dog/and-round{why}"
+    ):
         assert paths("dog")[-3:] == many
     assert [path.name for path in read_support(support).linked] == ["and-round", "more", "round"]
 
@@ -217,10 +256,15 @@ REFUSED = "cannot be read: Permission denied"
 
 
 @pytest.mark.skipif(os.name != "posix", reason="rights as POSIX has them")
-def test_a_locked_folder_of_a_class_is_refused_and_one_of_new_images_skipped(open_folder: Path) -> None:
+def test_a_locked_folder_of_a_class_is_refused_and_one_of_new_images_skipped(
+    open_folder: Path,
+) -> None:
     cat, dog = open_folder / "cat", open_folder / "dog"
     for folder, rights in ((dog, 0), (cat / "more", 0o444)):
-        with locked(folder, rights=rights), pytest.raises(InputError, match=f"{folder}.* {REFUSED}"):
+        with (
+            locked(folder, rights=rights),
+            pytest.raises(InputError, match=f"{folder}.* {REFUSED}"),
+        ):
             read_support(open_folder)
     with locked(open_folder), pytest.raises(InputError, match=f"{open_folder}.* {REFUSED}"):
         find_images([open_folder])

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 import scipy.stats
 import torch
-from clouds import clouds
 from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.metrics import accuracy_score
+from tests import reference
+from tests.helpers.clouds import clouds
 
-import reference
 from nearshot import FewShotClassifier
 from nearshot.errors import InputError
 from nearshot.estimator.leave_one_out import (
@@ -47,7 +47,9 @@ def test_every_image_that_can_be_is_left_out_once(sizes: list[int], seed: int) -
         assert not set(kept.tolist()) & set(tested.tolist())
         left = support.subset(kept).counts
         assert (left >= 1).all()
-        assert len(set(sizes)) > 1 or max(sizes) > 20 or len(set(left.tolist())) == 1  # equal classes stay equal
+        assert (
+            len(set(sizes)) > 1 or max(sizes) > 20 or len(set(left.tolist())) == 1
+        )  # equal classes stay equal
         asked += tested.tolist()
     counts = support.counts[support.codes]
     assert sorted(asked) == (counts > 1).nonzero()[:, 0].tolist()
@@ -56,7 +58,9 @@ def test_every_image_that_can_be_is_left_out_once(sizes: list[int], seed: int) -
 @pytest.mark.parametrize(("n_classes", "n_shot"), [(51, 5), (500, 2), (1000, 5), (3, 1000)])
 def test_of_many_images_all_classes_are_asked_about_equally(n_classes: int, n_shot: int) -> None:
     codes = torch.arange(n_classes).repeat(n_shot)
-    asked = torch.cat([tested for _, tested in rounds(Support(torch.zeros(len(codes), 1), codes, n_classes))])
+    asked = torch.cat(
+        [tested for _, tested in rounds(Support(torch.zeros(len(codes), 1), codes, n_classes))]
+    )
     assert len(asked.unique()) == len(asked) == min(len(codes), 1000)
     times = torch.bincount(codes[asked], minlength=n_classes)
     assert times.min() > 0
@@ -68,22 +72,33 @@ def test_held_out_scores_of_ridge_regression_without_another_fit(dim: int) -> No
     """Against a fit to the kept images in each round, with the weights and the penalty of all images."""
     generator = torch.Generator().manual_seed(0)
     support = support_of([2, 5, 3, 1], 3)
-    features = torch.randn(len(support.codes), dim, generator=generator, dtype=torch.float64) + support.codes[:, None]
+    features = (
+        torch.randn(len(support.codes), dim, generator=generator, dtype=torch.float64)
+        + support.codes[:, None]
+    )
     support = replace(support, features=features)
     ridge = SolvedRidge(support)
     counts = support.counts.tolist()
     weights = [len(features) / 4 / counts[code] for code in support.codes.tolist()]
     mean = torch.stack([features[support.codes == code].mean(0) for code in range(4)]).mean(0)
-    penalty = float((torch.tensor(weights, dtype=torch.float64) * (features - mean).square().sum(1)).mean())
+    penalty = float(
+        (torch.tensor(weights, dtype=torch.float64) * (features - mean).square().sum(1)).mean()
+    )
     n_tested = 0
     for kept, tested in rounds(support):
         found = ridge.held_out_scores(tested, kept)
-        by_class = [[image for image in kept.tolist() if support.codes[image] == code] for code in range(4)]
+        by_class = [
+            [image for image in kept.tolist() if support.codes[image] == code] for code in range(4)
+        ]
         left = [weights[image] for images in by_class for image in images]
         for image, scores in zip(tested.tolist(), found, strict=True):
             classes = [features[images] for images in by_class]
-            expected = reference.ridge_scores(classes, features[image], weights=left, penalty=penalty)
-            torch.testing.assert_close(scores, torch.tensor(expected, dtype=torch.float64), atol=1e-9, rtol=0)
+            expected = reference.ridge_scores(
+                classes, features[image], weights=left, penalty=penalty
+            )
+            torch.testing.assert_close(
+                scores, torch.tensor(expected, dtype=torch.float64), atol=1e-9, rtol=0
+            )
             n_tested += 1
     assert n_tested == 10
 
@@ -124,9 +139,15 @@ def test_a_temperature_where_every_answer_is_right_or_wrong() -> None:
 @pytest.mark.parametrize("classifier", CLASSIFIERS)
 @pytest.mark.parametrize(
     ("n_shot", "spread"),
-    [(1, 0.7), (5, 1.4), *(pytest.param(*one, marks=pytest.mark.slow) for one in [(2, 1.0), (10, 1.4)])],
+    [
+        (1, 0.7),
+        (5, 1.4),
+        *(pytest.param(*one, marks=pytest.mark.slow) for one in [(2, 1.0), (10, 1.4)]),
+    ],
 )
-def test_probabilities_are_as_right_as_they_say(classifier: Any, n_shot: int, spread: float) -> None:
+def test_probabilities_are_as_right_as_they_say(
+    classifier: Any, n_shot: int, spread: float
+) -> None:
     """Over many support sets, the mean probability of the answer is the share of right answers."""
     stated, right = [], []
     for seed in range(60):
@@ -147,9 +168,15 @@ def test_the_estimate_is_what_leaving_out_by_hand_gives(classifier: Any) -> None
     n_right = 0
     for number in range(5):
         out = np.arange(25) % 5 == number
-        model = FewShotClassifier(classifier=classifier).fit(drawn.support[~out], drawn.labels[~out])
+        model = FewShotClassifier(classifier=classifier).fit(
+            drawn.support[~out], drawn.labels[~out]
+        )
         n_right += int((model.predict(drawn.support[out]) == drawn.labels[out]).sum())
-    estimate = FewShotClassifier(classifier=classifier).fit(drawn.support, drawn.labels).estimate_accuracy()
+    estimate = (
+        FewShotClassifier(classifier=classifier)
+        .fit(drawn.support, drawn.labels)
+        .estimate_accuracy()
+    )
     assert estimate.mean == n_right / 25
     assert (estimate.n, estimate.n_known) == (25, 4)
     low, high = estimate.interval
@@ -165,7 +192,9 @@ def test_estimates_cover_the_truth_about_as_often_as_they_say() -> None:
         covered.append(estimate.interval[0] <= truth <= estimate.interval[1])
         gaps.append(estimate.mean - truth)
     assert np.mean(covered) > 0.88
-    assert -0.06 < np.mean(gaps) < 0.01  # a little too low, as a classifier of four images a class is
+    assert (
+        -0.06 < np.mean(gaps) < 0.01
+    )  # a little too low, as a classifier of four images a class is
 
 
 def test_an_estimate_of_many_images_and_of_none() -> None:
@@ -176,10 +205,16 @@ def test_an_estimate_of_many_images_and_of_none() -> None:
         with pytest.raises(InputError, match="at least 2 classes, and at least 2 images"):
             FewShotClassifier().fit(drawn.support[rows], drawn.labels[rows]).estimate_accuracy()
     right = HeldOut(torch.eye(2).repeat(5, 1), torch.arange(2).repeat(5), 4, torch.arange(10))
-    assert estimate_from(right._replace(codes=1 - right.codes), torch.tensor([5, 5])).interval[0] == 0.0
+    assert (
+        estimate_from(right._replace(codes=1 - right.codes), torch.tensor([5, 5])).interval[0]
+        == 0.0
+    )
     for sizes, told in (
         ([6, 5], "10 of 11 images held out"),
-        ([21, 1000, 1, 1], "10 of 1,021 images held out in 20 parts; not tested: 2 classes with a single image"),
+        (
+            [21, 1000, 1, 1],
+            "10 of 1,021 images held out in 20 parts; not tested: 2 classes with a single image",
+        ),
     ):
         assert estimate_from(right, torch.tensor(sizes)).method == told
 
@@ -197,7 +232,9 @@ def test_held_out_novelties_against_a_loop(sizes: list[int], seed: int) -> None:
             continue
         classes = [features[kept & (codes == code)] for code in range(len(sizes))]
         squares = [((rows - rows.mean(0)) ** 2).sum() for rows in classes]
-        shared = (usual * 0.225 * (between or 0) + sum(squares)) / (usual + sum(len(rows) - 1 for rows in classes))
+        shared = (usual * 0.225 * (between or 0) + sum(squares)) / (
+            usual + sum(len(rows) - 1 for rows in classes)
+        )
         expected.append(
             min(
                 ((features[image] - rows.mean(0)) ** 2).sum()
@@ -208,12 +245,17 @@ def test_held_out_novelties_against_a_loop(sizes: list[int], seed: int) -> None:
     np.testing.assert_allclose(held_out_novelties(support), expected, rtol=1e-6)
 
 
-SETS = [(way, shot, rate) for way, shot in [(5, 2), (5, 5), (2, 5), (1, 5), (20, 3)] for rate in (0.01, 0.05, 0.2)]
+SETS = [
+    (way, shot, rate)
+    for way, shot in [(5, 2), (5, 5), (2, 5), (1, 5), (20, 3)]
+    for rate in (0.01, 0.05, 0.2)
+]
 FAST = [(5, 5, 0.05), (1, 5, 0.2)]
 
 
 @pytest.mark.parametrize(
-    ("n_way", "n_shot", "rate"), [one if one in FAST else pytest.param(*one, marks=pytest.mark.slow) for one in SETS]
+    ("n_way", "n_shot", "rate"),
+    [one if one in FAST else pytest.param(*one, marks=pytest.mark.slow) for one in SETS],
 )
 def test_the_rate_is_kept(n_way: int, n_shot: int, rate: float) -> None:
     """Over many support sets, so many of the known are taken for unknown; of the unknown far more."""
@@ -228,7 +270,9 @@ def test_the_rate_is_kept(n_way: int, n_shot: int, rate: float) -> None:
 
 
 @given(st.lists(st.floats(0.05, 20), max_size=30), st.floats(0.001, 0.999))
-def test_a_threshold_is_what_is_believed_after_one_image_after_another(values: list[float], rate: float) -> None:
+def test_a_threshold_is_what_is_believed_after_one_image_after_another(
+    values: list[float], rate: float
+) -> None:
     """A normal distribution, learnt image by image, and the more of them lie beyond the quantile, their own order."""
     mean, weight, squares, freedom = 0.95, 1.0, 4 * 0.14**2, 4.0
     roots = [value ** (1 / 3) for value in values]
@@ -253,12 +297,19 @@ def test_what_unknown_is_called() -> None:
     text = FewShotClassifier(unknown_rate=0.1).fit(drawn.support, numbers)
     assert "unknown" in text.predict(drawn.strangers).tolist()
     whole = FewShotClassifier(unknown_rate=0.1, unknown_label=-1).fit(drawn.support, numbers)
-    images, truth = np.concatenate([drawn.query, drawn.strangers]), [*np.repeat(np.arange(5), 15), *[-1] * 75]
+    images, truth = (
+        np.concatenate([drawn.query, drawn.strangers]),
+        [*np.repeat(np.arange(5), 15), *[-1] * 75],
+    )
     answers = whole.predict(images)
     assert answers.dtype.kind == "i"
     assert whole.score(images, truth) == accuracy_score(truth, answers) > 0.8
-    assert text.score(drawn.query, np.repeat(np.arange(5), 15)) > 0.8  # though the answers have a text among them
-    longer = FewShotClassifier(unknown_rate=0.1, unknown_label="none of these at all").fit(drawn.support, drawn.labels)
+    assert (
+        text.score(drawn.query, np.repeat(np.arange(5), 15)) > 0.8
+    )  # though the answers have a text among them
+    longer = FewShotClassifier(unknown_rate=0.1, unknown_label="none of these at all").fit(
+        drawn.support, drawn.labels
+    )
     assert "none of these at all" in longer.predict(drawn.strangers)
 
 
@@ -266,7 +317,9 @@ def test_the_novelty_of_ridge_regression_counts_its_score() -> None:
     """A query whose best score is 1/2 is as novel as its distance says, and one with a higher score less so."""
     drawn = clouds(5, spread=1.1, n_query=4)
     settings: Any = {"unknown_rate": 0.1, "normalise": False}
-    model, by_distance = (FewShotClassifier(classifier=one, **settings) for one in ("ridge", "centroid"))
+    model, by_distance = (
+        FewShotClassifier(classifier=one, **settings) for one in ("ridge", "centroid")
+    )
     model.fit(drawn.support, drawn.labels)
     by_distance.fit(drawn.support, drawn.labels)
     query, support = torch.from_numpy(drawn.query), torch.from_numpy(drawn.support).view(5, 5, -1)
@@ -281,7 +334,15 @@ def test_the_novelty_of_ridge_regression_counts_its_score() -> None:
         for code in range(5):
             score = max(reference.ridge_scores(kept, support[code, number]))
             held_out.append(float(distances[code, number]) * math.exp(2 * (0.5 - score)))
-    assert model.threshold_ == pytest.approx(choose_threshold(torch.tensor(held_out), 0.1, TYPICAL_BY_SCORE), rel=1e-5)
-    alone = FewShotClassifier(classifier="ridge", unknown_rate=0.1).fit(drawn.support[:5], drawn.labels[:5])
-    other = FewShotClassifier(classifier="centroid", unknown_rate=0.1).fit(drawn.support[:5], drawn.labels[:5])
-    np.testing.assert_array_equal(alone.novelty(drawn.query), other.novelty(drawn.query))  # one class: distance alone
+    assert model.threshold_ == pytest.approx(
+        choose_threshold(torch.tensor(held_out), 0.1, TYPICAL_BY_SCORE), rel=1e-5
+    )
+    alone = FewShotClassifier(classifier="ridge", unknown_rate=0.1).fit(
+        drawn.support[:5], drawn.labels[:5]
+    )
+    other = FewShotClassifier(classifier="centroid", unknown_rate=0.1).fit(
+        drawn.support[:5], drawn.labels[:5]
+    )
+    np.testing.assert_array_equal(
+        alone.novelty(drawn.query), other.novelty(drawn.query)
+    )  # one class: distance alone

@@ -13,8 +13,8 @@ import pytest
 import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from layouts import picture
 from PIL import Image
+from tests.helpers.layouts import picture
 from torch import nn
 
 import nearshot
@@ -58,19 +58,29 @@ def backbone() -> Backbone:
     with torch.no_grad():
         network(torch.randn(64, 3, SIDE, SIDE))  # batch norm that does something
     network.spec = type(network.spec)(
-        network.spec.name, SIDE, network.spec.normalisation, torch.randn(network.embedding_dim) * 0.1
+        network.spec.name,
+        SIDE,
+        network.spec.normalisation,
+        torch.randn(network.embedding_dim) * 0.1,
     )
     return network.eval()
 
 
 @pytest.fixture(
-    scope="module", params=[("bilinear", 1.0), pytest.param(("bicubic", 0.875), marks=pytest.mark.slow)], ids=str
+    scope="module",
+    params=[("bilinear", 1.0), pytest.param(("bicubic", 0.875), marks=pytest.mark.slow)],
+    ids=str,
 )
 def resize(request: pytest.FixtureRequest) -> tuple[Run, dict[str, Any]]:
     """The resizing part alone; its outputs are levels of 0 to 255."""
     images = torch.zeros(2, 30, 40, 3, dtype=torch.uint8)
-    model = to_onnx(Resize(SIDE, *request.param), images, ["image", "height", "width"], "images", ["squares"])
-    return opened(model.SerializeToString()), {"interpolation": request.param[0], "crop": request.param[1]}
+    model = to_onnx(
+        Resize(SIDE, *request.param), images, ["image", "height", "width"], "images", ["squares"]
+    )
+    return opened(model.SerializeToString()), {
+        "interpolation": request.param[0],
+        "crop": request.param[1],
+    }
 
 
 @settings(deadline=None, max_examples=100)
@@ -95,7 +105,11 @@ def labelled(n: int = 4, side: int = SIDE) -> tuple[list[Pixels], list[str]]:
     ("classifier", "normalise"),
     [
         ("knn", False),
-        *(pytest.param(*one, marks=SLOW) for one in product(CLASSIFIERS, (False, True)) if one != ("knn", False)),
+        *(
+            pytest.param(*one, marks=SLOW)
+            for one in product(CLASSIFIERS, (False, True))
+            if one != ("knn", False)
+        ),
     ],
 )
 def test_ties_are_decided_alike(classifier: Any, normalise: bool, tmp_path: Path) -> None:
@@ -109,7 +123,9 @@ def test_ties_are_decided_alike(classifier: Any, normalise: bool, tmp_path: Path
     model.fit(images.astype(float) + offset, np.tile(list("dbca"), 5))
     found = exported(model, tmp_path)(features=query + np.float32(offset))
     assert found["label"].tolist() == model.predict(query + offset).tolist()
-    np.testing.assert_allclose(found["probabilities"], model.predict_proba(query + offset), atol=1e-6)
+    np.testing.assert_allclose(
+        found["probabilities"], model.predict_proba(query + offset), atol=1e-6
+    )
 
 
 @pytest.fixture(scope="module")
@@ -142,14 +158,18 @@ def test_decisions_from_features(parameters: dict[str, Any], embedded: Any, tmp_
 def test_a_feature_without_a_direction(embedded: Any, tmp_path: Path) -> None:
     """Python refuses it; a graph can only say that it knows nothing."""
     features, labels, queries = embedded
-    model = FewShotClassifier(classifier="soft", unknown_rate=0.1, unknown_label="none", centre=features[0])
+    model = FewShotClassifier(
+        classifier="soft", unknown_rate=0.1, unknown_label="none", centre=features[0]
+    )
     session = exported(model.fit(features[1:], labels[1:]), tmp_path)
     _check_same(model, session, "features", queries)
     with pytest.raises(InputError, match="The feature of image 0 is zero"):
         model.predict(features[:1])
     found = session(features=np.concatenate([features[:1], queries[:3]]))
     np.testing.assert_allclose(found["probabilities"][0], 1 / 3, rtol=1e-6)
-    np.testing.assert_allclose(found["probabilities"][1:], model.predict_proba(queries[:3]), atol=1e-4)
+    np.testing.assert_allclose(
+        found["probabilities"][1:], model.predict_proba(queries[:3]), atol=1e-4
+    )
     assert found["novelty"][0] == np.inf
     assert found["label"].tolist() == ["none", *model.predict(queries[:3])]
 
@@ -166,17 +186,25 @@ def _check_same(classifier: FewShotClassifier, model: Run, given: str, queries: 
 
 
 @pytest.fixture(scope="module")
-def of_pictures(backbone: Backbone, tmp_path_factory: pytest.TempPathFactory) -> tuple[FewShotClassifier, Path]:
+def of_pictures(
+    backbone: Backbone, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[FewShotClassifier, Path]:
     """A classifier of pictures, and the file that was made of it once it was saved and loaded again."""
     folder = tmp_path_factory.mktemp("exported")
-    classifier = FewShotClassifier(backbone, unknown_rate=0.2, device="cpu").fit(*labelled())  # as the file will
+    classifier = FewShotClassifier(backbone, unknown_rate=0.2, device="cpu").fit(
+        *labelled()
+    )  # as the file will
     classifier.save(folder / "c.safetensors")
     export_onnx(FewShotClassifier.load(folder / "c.safetensors"), folder / "c.onnx")
     return classifier, folder / "c.onnx"
 
 
-@pytest.mark.parametrize("size", [(SIDE, SIDE), (37, 61), pytest.param((90, 40), marks=NEW_PILLOW)], ids=str)
-def test_raw_pictures_in_labels_out(of_pictures: tuple[FewShotClassifier, Path], size: tuple[int, int]) -> None:
+@pytest.mark.parametrize(
+    "size", [(SIDE, SIDE), (37, 61), pytest.param((90, 40), marks=NEW_PILLOW)], ids=str
+)
+def test_raw_pictures_in_labels_out(
+    of_pictures: tuple[FewShotClassifier, Path], size: tuple[int, int]
+) -> None:
     classifier, file = of_pictures
     known = [np.asarray(Image.fromarray(one).resize(size[::-1])) for one in labelled()[0]]
     queries = np.stack([*known, *(picture(1000 + seed, *size) for seed in range(20))])
@@ -185,7 +213,9 @@ def test_raw_pictures_in_labels_out(of_pictures: tuple[FewShotClassifier, Path],
     found = model(images=queries)
     for number in (0, 25):  # alone as among others
         one = model(images=queries[number : number + 1])
-        np.testing.assert_allclose(one["probabilities"][0], found["probabilities"][number], atol=1e-5)
+        np.testing.assert_allclose(
+            one["probabilities"][0], found["probabilities"][number], atol=1e-5
+        )
 
 
 def test_the_file_says_what_it_is(of_pictures: tuple[FewShotClassifier, Path]) -> None:
@@ -198,19 +228,31 @@ def test_the_file_says_what_it_is(of_pictures: tuple[FewShotClassifier, Path]) -
     assert json.loads(told["preprocessing"])["side"] == SIDE
     assert float(told["threshold"]) == pytest.approx(classifier.threshold_)
     assert [one.name for one in model.graph.input] == ["images"]
-    assert [one.name for one in model.graph.output] == ["label", "probabilities", "novelty", "unknown"]
+    assert [one.name for one in model.graph.output] == [
+        "label",
+        "probabilities",
+        "novelty",
+        "unknown",
+    ]
     content = file.read_bytes()
-    for private in (Path(nearshot.__file__).parent, sys.prefix, file.parent):  # nothing of the machine it was made on
+    for private in (
+        Path(nearshot.__file__).parent,
+        sys.prefix,
+        file.parent,
+    ):  # nothing of the machine it was made on
         assert str(private).encode() not in content
 
 
-def test_what_cannot_be_exported(embedded: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_cannot_be_exported(
+    embedded: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     function = FewShotClassifier(lambda images: images.mean((1, 2))).fit(*labelled())
     with pytest.raises(InputError, match="backbone must be a torch.nn.Module"):
         export_onnx(function, tmp_path / "c.onnx")
     with pytest.raises(InputError, match="n_views must be 1"):
         export_onnx(
-            FewShotClassifier(nn.Flatten().eval(), n_views=2, input_size=4).fit(*labelled()), tmp_path / "c.onnx"
+            FewShotClassifier(nn.Flatten().eval(), n_views=2, input_size=4).fit(*labelled()),
+            tmp_path / "c.onnx",
         )
     monkeypatch.setitem(sys.modules, "onnx", None)
     with pytest.raises(MissingExtraError, match=r"pip install 'nearshot\[onnx\]'"):

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from clouds import Clouds, clouds
+from tests.helpers.clouds import Clouds, clouds
 from torch import Tensor
 
 from nearshot import FewShotClassifier
@@ -26,7 +26,11 @@ def by_numpy(similarities: Tensor, class_sizes: Tensor) -> Tensor:
 
 @pytest.fixture
 def drawn(monkeypatch: pytest.MonkeyPatch) -> Clouds:
-    own = {"farthest": farthest_of_class, "by numpy": by_numpy, "wrong": lambda similarities, _: similarities}
+    own = {
+        "farthest": farthest_of_class,
+        "by numpy": by_numpy,
+        "wrong": lambda similarities, _: similarities,
+    }
     for name, scores in own.items():
         monkeypatch.setitem(CLASSIFIERS, name, Classifier(name, scores))
     drawn = clouds(0, n_shot=6, spread=1.3)
@@ -41,7 +45,9 @@ def loop(drawn: Clouds) -> list[str]:
     for query in drawn.query:
         distances: dict[str, float] = {}
         for image, label in zip(drawn.support, drawn.labels, strict=True):
-            between = float(np.linalg.norm(image / np.linalg.norm(image) - query / np.linalg.norm(query)))
+            between = float(
+                np.linalg.norm(image / np.linalg.norm(image) - query / np.linalg.norm(query))
+            )
             distances[str(label)] = max(distances.get(str(label), between), between)
         answers.append(min(distances, key=distances.__getitem__))
     return answers
@@ -50,7 +56,9 @@ def loop(drawn: Clouds) -> list[str]:
 def test_its_answers_are_its_own_also_in_its_files(drawn: Clouds, tmp_path: Path) -> None:
     onnxruntime = pytest.importorskip("onnxruntime")
     expected = loop(drawn)
-    model = FewShotClassifier(classifier="farthest", unknown_rate=0.01).fit(drawn.support, drawn.labels)
+    model = FewShotClassifier(classifier="farthest", unknown_rate=0.01).fit(
+        drawn.support, drawn.labels
+    )
     for other in ("centroid", "soft", "knn"):
         builtin = FewShotClassifier(classifier=other).fit(drawn.support, drawn.labels)
         assert builtin.predict(drawn.query).tolist() != expected
@@ -66,7 +74,9 @@ def test_its_answers_are_its_own_also_in_its_files(drawn: Clouds, tmp_path: Path
     np.testing.assert_array_equal(again.predict_proba(drawn.query), probabilities)
     export_onnx(again, tmp_path / "model.onnx")
     session = onnxruntime.InferenceSession(tmp_path / "model.onnx")
-    labels, found = session.run(["label", "probabilities"], {"features": drawn.query.astype(np.float32)})
+    labels, found = session.run(
+        ["label", "probabilities"], {"features": drawn.query.astype(np.float32)}
+    )
     assert labels.tolist() == known.tolist()
     np.testing.assert_allclose(found, probabilities, atol=1e-5)
 
@@ -75,7 +85,9 @@ def test_what_cannot_be_exported_or_scored_is_refused(drawn: Clouds, tmp_path: P
     pytest.importorskip("onnxscript")
     model = FewShotClassifier(classifier="by numpy").fit(drawn.support, drawn.labels)
     assert model.predict(drawn.query).tolist() == loop(drawn)
-    with pytest.raises(InputError, match="cannot export the classifier 'by numpy' to ONNX") as caught:
+    with pytest.raises(
+        InputError, match="cannot export the classifier 'by numpy' to ONNX"
+    ) as caught:
         export_onnx(model, tmp_path / "model.onnx")
     assert len(str(caught.value).splitlines()) == 1
     assert not list(tmp_path.iterdir())

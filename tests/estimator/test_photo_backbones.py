@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import onnxruntime
 import pytest
-from layouts import class_folders, encoded, picture, write_folder
 from PIL import Image
+from tests.helpers.layouts import class_folders, encoded, picture, write_folder
 
 from nearshot import FewShotClassifier
 from nearshot.cli import main
@@ -65,16 +65,25 @@ def test_the_network_sees_the_centre_in_its_own_interpolation(photos: list[Any])
     embedder = model.embedder_
     square = fit_to_square(Image.fromarray(photos[0]), 224, interpolation="bicubic", crop=0.875)
     np.testing.assert_array_equal(embedder(photos[:1]), embedder.embed_squares(np.stack([square])))
-    np.testing.assert_array_equal(embedder([square]), embedder(photos[:1]))  # a square is not cropped again
+    np.testing.assert_array_equal(
+        embedder([square]), embedder(photos[:1])
+    )  # a square is not cropped again
 
 
-def test_a_bundle_has_the_weights(photos: list[Any], tmp_path: Path, request: pytest.FixtureRequest) -> None:
+def test_a_bundle_has_the_weights(
+    photos: list[Any], tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
     model = FewShotClassifier(input_size=96).fit(photos, LABELS)
     model.save(tmp_path / "photos.safetensors")
     request.getfixturevalue("no_wheels")
     again: Any = FewShotClassifier.load(tmp_path / "photos.safetensors")
     spec = again.embedder_.spec
-    assert (spec.name, spec.input_size, spec.interpolation, spec.crop) == (PHOTOS, 96, "bicubic", 0.875)
+    assert (spec.name, spec.input_size, spec.interpolation, spec.crop) == (
+        PHOTOS,
+        96,
+        "bicubic",
+        0.875,
+    )
     np.testing.assert_array_equal(again.predict_proba(photos), model.predict_proba(photos))
 
 
@@ -95,12 +104,22 @@ def test_where_the_expected_accuracy_is_low_a_better_backbone_is_named(
     request: pytest.FixtureRequest,
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    # Each image is almost the same as one of the other class, so that held-out images are not recognised.
-    pairs = {f"{label}/{seed}.png": picture(seed, 60) // 2 + i for seed in range(3) for i, label in enumerate("ab")}
+    # Each image is almost the same as one of the other class, so that held-out images are not
+    # recognised.
+    pairs = {
+        f"{label}/{seed}.png": picture(seed, 60) // 2 + i
+        for seed in range(3)
+        for i, label in enumerate("ab")
+    }
     write_folder(tmp_path / "same", {name: encoded(pixels) for name, pixels in pairs.items()})
     write_folder(tmp_path / "new", class_folders("a", 1))
     save_backbone(build_backbone("conv4-32", input_size=16), tmp_path / "conv4.safetensors")
-    assert main(["predict", "--support", "same", "new", "--no-cache", "--backbone", "conv4.safetensors"]) == 0
+    assert (
+        main(
+            ["predict", "--support", "same", "new", "--no-cache", "--backbone", "conv4.safetensors"]
+        )
+        == 0
+    )
     small = capsys.readouterr().err
     assert main(["predict", "--support", "same", "new", "--no-cache", "--input-size", "32"]) == 0
     photo = capsys.readouterr().err

@@ -4,12 +4,12 @@ from unittest import SkipTest
 
 import numpy as np
 import pytest
-from clouds import Brightness, clouds
-from layouts import picture
 from sklearn.decomposition import PCA
 from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.utils.estimator_checks import estimator_checks_generator
+from tests.helpers.clouds import Brightness, clouds
+from tests.helpers.layouts import picture
 
 from nearshot import FewShotClassifier
 
@@ -33,7 +33,8 @@ def test_scikit_learns_own_checks(estimator: FewShotClassifier) -> None:
         except SkipTest:  # of what is not installed
             pass
         except Exception as error:
-            # An image of this check has a feature of zero, which cannot be normalised and is refused.
+            # An image of this check has a feature of zero, which cannot be normalised and is
+            # refused.
             assert getattr(check, "func", check).__name__ == "check_estimators_dtypes", error
             assert estimator.normalise
             assert "has no direction" in str(error)
@@ -42,7 +43,11 @@ def test_scikit_learns_own_checks(estimator: FewShotClassifier) -> None:
 
 def test_grid_search_over_its_settings_in_a_pipeline() -> None:
     drawn = clouds(1, n_shot=6)
-    grid = {"classifier": ["centroid", "soft", "knn"], "normalise": [True, False], "n_neighbors": [None, 3]}
+    grid = {
+        "classifier": ["centroid", "soft", "knn"],
+        "normalise": [True, False],
+        "n_neighbors": [None, 3],
+    }
     grid = {f"fewshotclassifier__{name}": values for name, values in grid.items()}
     pipeline = make_pipeline(PCA(8), FewShotClassifier())
     search = GridSearchCV(pipeline, grid, scoring="neg_log_loss", cv=3, error_score="raise")
@@ -55,5 +60,7 @@ def test_grid_search_over_its_settings_in_a_pipeline() -> None:
 def test_cross_validation_of_pictures_in_two_processes() -> None:
     """Lists of pictures are split as they are, and the estimator travels to other processes."""
     pictures = [picture(seed, 16) // (1 + seed % 2 * 4) for seed in range(12)]
-    scores = cross_val_score(FewShotClassifier(Brightness()), pictures, np.arange(12) % 2, cv=3, n_jobs=2)
+    scores = cross_val_score(
+        FewShotClassifier(Brightness()), pictures, np.arange(12) % 2, cv=3, n_jobs=2
+    )
     np.testing.assert_array_equal(scores, 1.0)

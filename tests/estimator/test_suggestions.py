@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from clouds import clouds
+from tests.helpers.clouds import clouds
 
 from nearshot.estimator import FewShotClassifier
 from nearshot.estimator.suggestions import (
@@ -31,7 +31,10 @@ def slow_k_centres(points: np.ndarray, n: int) -> list[int]:
 @pytest.mark.parametrize("n", [1, 4, 30])
 def test_centres_are_those_of_the_loop(n: int) -> None:
     points = np.random.default_rng(n).normal(size=(20, 3)).round(1)
-    for some in (points, np.array([[0.0], [0.0], [5.0], [5.0], [9.0]])):  # copies are chosen last, and once
+    for some in (
+        points,
+        np.array([[0.0], [0.0], [5.0], [5.0], [9.0]]),
+    ):  # copies are chosen last, and once
         assert k_centres(some, n).tolist() == slow_k_centres(some, n)
 
 

@@ -64,13 +64,17 @@ def nearest(support: Tensor, query: Tensor) -> Tensor:
     return torch.cdist(query.flatten(0, 1), support.mean(1)).argmin(1)
 
 
-def tuned(network: Any, images: Tensor, support: Tensor, optimiser: Adam, batch_norm: str = "frozen") -> Any:
+def tuned(
+    network: Any, images: Tensor, support: Tensor, optimiser: Adam, batch_norm: str = "frozen"
+) -> Any:
     """A copy of the network after torch.optim.Adam on the support (way, shot), with the statistics of training."""
     copied = copy.deepcopy(network).eval()
     for module in copied.modules():
         if isinstance(module, torch.nn.BatchNorm2d):
             module.train(batch_norm == "support")
-    optim = torch.optim.Adam(copied.parameters(), lr=optimiser.lr, weight_decay=optimiser.weight_decay)
+    optim = torch.optim.Adam(
+        copied.parameters(), lr=optimiser.lr, weight_decay=optimiser.weight_decay
+    )
     for _ in range(optimiser.n_steps):
         optim.zero_grad()
         nca_loss(copied(images[support.flatten()]), torch.arange(3).repeat_interleave(3)).backward()
@@ -80,7 +84,11 @@ def tuned(network: Any, images: Tensor, support: Tensor, optimiser: Adam, batch_
 
 
 def plain_loop(
-    network: Any, images: Tensor, optimiser: Adam, multi_layer: bool = False, batch_norm: str = "frozen"
+    network: Any,
+    images: Tensor,
+    optimiser: Adam,
+    multi_layer: bool = False,
+    batch_norm: str = "frozen",
 ) -> list[float]:
     """One episode after another: copy the network, fine-tune it, classify."""
     episodes = sample_episodes(LABELS, **SHAPE)
@@ -90,7 +98,9 @@ def plain_loop(
         with torch.no_grad():
             extract = adapted.multi_layer if multi_layer else adapted
             parts = [extract(images[index.flatten()]) for index in (support_index, query_index)]
-        support, query = (torch.nn.functional.normalize(part).view(3, -1, part.shape[1]) for part in parts)
+        support, query = (
+            torch.nn.functional.normalize(part).view(3, -1, part.shape[1]) for part in parts
+        )
         truth = torch.arange(3).repeat_interleave(4)
         results.append(100 * (nearest(support, query) == truth).double().mean().item())
     return results
@@ -103,11 +113,15 @@ def through_stages(network: Any, pictures: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("multi_layer", [False, True])
 @pytest.mark.parametrize("batch_norm", ["frozen", "support"])
-def test_fine_tuning_is_the_plain_loop(network: Any, images: Tensor, multi_layer: bool, batch_norm: Any) -> None:
+def test_fine_tuning_is_the_plain_loop(
+    network: Any, images: Tensor, multi_layer: bool, batch_norm: Any
+) -> None:
     before = copy.deepcopy(network.state_dict())
     features: Any = {"features": through_stages, "inductive": True} if multi_layer else {}
     accuracy = fine_tuned(network, images, optimiser=FASTER, batch_norm=batch_norm, **features)
-    assert accuracy.per_episode.tolist() == pytest.approx(plain_loop(network, images, FASTER, multi_layer, batch_norm))
+    assert accuracy.per_episode.tolist() == pytest.approx(
+        plain_loop(network, images, FASTER, multi_layer, batch_norm)
+    )
     assert not any(module.training for module in network.modules())
     for name, tensor in network.state_dict().items():
         assert torch.equal(tensor, before[name])
@@ -126,7 +140,9 @@ def features_after(network: Any, images: Tensor, **settings: Any) -> Tensor:
     return seen[0]
 
 
-def test_batch_norm_on_the_support_is_that_of_a_network_in_training_mode(network: Any, images: Tensor) -> None:
+def test_batch_norm_on_the_support_is_that_of_a_network_in_training_mode(
+    network: Any, images: Tensor
+) -> None:
     """Feature by feature, after three steps, with dropout left off and the statistics of training restored."""
     three = Adam(n_steps=3, lr=3e-3)
     with_dropout = torch.nn.Sequential(network, torch.nn.Dropout(0.5)).eval()
@@ -153,7 +169,10 @@ def test_adaptation_is_inductive(network: Any, images: Tensor, batch_norm: Any) 
     episodes = sample_episodes(LABELS, **{**SHAPE, "n_episodes": 1})
     others = episodes.query[0, :, 1:].flatten()
     spoilt = images.clone()
-    spoilt[others] = 50.0 * torch.randn(len(others), 3, 16, 16, generator=torch.Generator().manual_seed(1)).double()
+    spoilt[others] = (
+        50.0
+        * torch.randn(len(others), 3, 16, 16, generator=torch.Generator().manual_seed(1)).double()
+    )
     answers = []
     for pictures in (images, spoilt):
         seen = features_after(network, pictures, optimiser=FASTER, batch_norm=batch_norm)
@@ -177,11 +196,15 @@ def test_the_mahalanobis_matrix_is_the_plain_loop(
         optim = torch.optim.Adam([matrix], lr=optimiser.lr, weight_decay=optimiser.weight_decay)
         for _ in range(optimiser.n_steps):
             optim.zero_grad()
-            nca_loss(features[support_index.flatten()] @ matrix.T, torch.arange(3).repeat_interleave(3)).backward()
+            nca_loss(
+                features[support_index.flatten()] @ matrix.T, torch.arange(3).repeat_interleave(3)
+            ).backward()
             optim.step()
         moved = (features @ matrix.T).detach()
         answers = nearest(moved[support_index], moved[query_index])
-        expected.append(100 * (answers == torch.arange(3).repeat_interleave(4)).double().mean().item())
+        expected.append(
+            100 * (answers == torch.arange(3).repeat_interleave(4)).double().mean().item()
+        )
     assert accuracy.per_episode.tolist() == pytest.approx(expected)
 
 
@@ -200,7 +223,12 @@ def test_the_rest_of_the_protocol_is_that_of_plain_features(network: Any, images
     labels = torch.cat([LABELS[:60], torch.full((12,), 7)])
     labels[-3:] = 99
     features = embed(network, images)
-    settings: dict[str, Any] = SHAPE | {"seed": 3, "classifier": "soft", "centre": features[0] / 2, "normalise": False}
+    settings: dict[str, Any] = SHAPE | {
+        "seed": 3,
+        "classifier": "soft",
+        "centre": features[0] / 2,
+        "normalise": False,
+    }
     settings |= {"small_classes": "leave out", "split": "val", "fingerprint": "0123"}
     plain = evaluate_features(features, labels, **settings)
     assert plain.protocol.classes_left_out == 1
@@ -221,7 +249,9 @@ def test_the_rest_of_the_protocol_is_that_of_plain_features(network: Any, images
         ({"classifier": lambda support, query: query}, "inductive"),
     ],
 )
-def test_bad_input_is_refused(network: Any, images: Tensor, given: dict[str, Any], message: str) -> None:
+def test_bad_input_is_refused(
+    network: Any, images: Tensor, given: dict[str, Any], message: str
+) -> None:
     with pytest.raises(InputError, match=message):
         fine_tuned(network, images, **given)
     with pytest.raises(LeakError, match="training mode"):

@@ -6,10 +6,10 @@ import hypothesis.strategies as st
 import pytest
 import torch
 from hypothesis import given, settings
+from tests import reference
+from tests.helpers.clusters import LABELS, features_for
 from torch import Tensor
 
-import reference
-from clusters import LABELS, features_for
 from nearshot.errors import InputError
 from nearshot.evaluation import (
     CLASSIFIERS,
@@ -50,7 +50,9 @@ def test_each_classifier_is_its_loop(name: str, seed: int, n_way: int, n_shot: i
     support = torch.stack(classes)
     answers = CLASSIFIERS[name](support, query).argmax(1)
     assert answers.tolist() == [reference.ANSWERS[name](support, one) for one in query]
-    batched = CLASSIFIERS[name](torch.stack([support, support + 1]), torch.stack([query, query + 1]))
+    batched = CLASSIFIERS[name](
+        torch.stack([support, support + 1]), torch.stack([query, query + 1])
+    )
     assert batched.argmax(2).tolist() == [answers.tolist()] * 2
 
 
@@ -64,8 +66,12 @@ def test_classes_of_any_sizes(seed: int, sizes: list[int]) -> None:
         squares = [(images - one).square().sum(1) for images in classes]
         means = torch.stack([(-d2).exp().mean().log() for d2 in squares])
         torch.testing.assert_close(soft, means)
-        voters = sorted((float(d2), c) for c, of_class in enumerate(squares) for d2 in of_class)[: min(sizes)]
-        assert votes.floor().tolist() == [sum(c == voter for _, voter in voters) for c in range(len(sizes))]
+        voters = sorted((float(d2), c) for c, of_class in enumerate(squares) for d2 in of_class)[
+            : min(sizes)
+        ]
+        assert votes.floor().tolist() == [
+            sum(c == voter for _, voter in voters) for c in range(len(sizes))
+        ]
 
 
 @few
@@ -74,11 +80,15 @@ def test_ridge_regression_on_classes_of_any_sizes(seed: int, sizes: list[int], w
     """With more images than dimensions, and with fewer."""
     classes, query = of_sizes(sizes, seed)
     if wide:
-        stretch = torch.randn(4, 30, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+        stretch = torch.randn(
+            4, 30, generator=torch.Generator().manual_seed(seed), dtype=torch.float64
+        )
         classes, query = [images @ stretch for images in classes], query @ stretch
     points, offsets = RIDGE.fit(torch.cat(classes), torch.tensor(sizes))  # type: ignore[misc]
     scores = RIDGE.scores(similarities(points, query), offsets)
-    expected = torch.tensor([reference.ridge_scores(classes, one) for one in query], dtype=torch.float64)
+    expected = torch.tensor(
+        [reference.ridge_scores(classes, one) for one in query], dtype=torch.float64
+    )
     if len(sizes) > 1 or sizes[0] > 1:  # one image has no distance to scale the penalty with
         torch.testing.assert_close(scores, expected, atol=1e-8, rtol=0)
 
@@ -105,7 +115,9 @@ def test_a_tie_of_votes_goes_to_the_class_of_the_nearest_neighbour() -> None:
 @pytest.mark.parametrize("k", [1, 2, 12])
 def test_other_k(k: int) -> None:
     support, query = torch.randn(3, 4, 5), torch.randn(6, 5)
-    assert knn(k=k)(support, query).argmax(1).tolist() == [reference.knn_answer(support, one, k) for one in query]
+    assert knn(k=k)(support, query).argmax(1).tolist() == [
+        reference.knn_answer(support, one, k) for one in query
+    ]
     with pytest.raises(InputError, match="k must be at most 12"):
         knn(k=13)(support, query)
     wrong: dict[str, Any]
@@ -114,13 +126,17 @@ def test_other_k(k: int) -> None:
             knn(**wrong)
 
 
-def test_an_added_classifier_gives_its_own_answers_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_added_classifier_gives_its_own_answers_everywhere(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setitem(CLASSIFIERS, "nearest", Classifier("nearest", best_of_class))
     features = OVERLAPPING
     settings: dict[str, Any] = {"n_way": 4, "n_query": 5, "n_episodes": 40, "normalise": False}
     episodes = sample_episodes(LABELS, n_way=4, n_query=5, n_episodes=40)
     support, query = features.double()[episodes.support], features.double()[episodes.query]
-    answers = torch.cdist(query.flatten(1, 2), support.flatten(1, 2)).argmin(2) // 5  # of the nearest image
+    answers = (
+        torch.cdist(query.flatten(1, 2), support.flatten(1, 2)).argmin(2) // 5
+    )  # of the nearest image
     expected = 100 * (answers == torch.arange(4).repeat_interleave(5)).double().mean(1)
     found = evaluate_features(features, LABELS, classifier="nearest", **settings)
     torch.testing.assert_close(found.per_episode, expected)
@@ -134,7 +150,9 @@ def test_an_added_classifier_gives_its_own_answers_everywhere(monkeypatch: pytes
     assert sum(one.mean * one.n_episodes for one in by_class) / 160 == pytest.approx(found.mean)
 
 
-def test_a_name_that_is_taken_over_is_not_answered_by_the_fast_path(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_name_that_is_taken_over_is_not_answered_by_the_fast_path(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     before = evaluate_features(OVERLAPPING, LABELS, classifier="knn", n_episodes=40)
     monkeypatch.setitem(CLASSIFIERS, "knn", Classifier("knn", best_of_class))
     after = evaluate_features(OVERLAPPING, LABELS, classifier="knn", n_episodes=40)
@@ -146,14 +164,19 @@ whole_distances = st.lists(st.integers(0, 5), min_size=1, max_size=12)
 
 def rounded(values: list[int], seed: int) -> tuple[Tensor, Tensor]:
     """Distances (1, image) with an error that is less than a tie's tolerance, and the tolerance."""
-    noise = torch.rand(len(values), generator=torch.Generator().manual_seed(seed), dtype=torch.float64) - 0.5
+    noise = (
+        torch.rand(len(values), generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+        - 0.5
+    )
     tolerance = torch.tensor([[TIE * max(1, *values, 1)]], dtype=torch.float64)
     return torch.tensor([values], dtype=torch.float64) + 0.9 * tolerance * noise, tolerance
 
 
 @settings(deadline=None)
 @given(whole_distances, st.integers(1, 12), st.integers(0, 99))
-def test_neighbours_go_by_exact_distance_and_then_by_place(values: list[int], k: int, seed: int) -> None:
+def test_neighbours_go_by_exact_distance_and_then_by_place(
+    values: list[int], k: int, seed: int
+) -> None:
     k = min(k, len(values))
     distances, tolerance = rounded(values, seed)
     expected = sorted(range(len(values)), key=lambda image: (values[image], image))[:k]
@@ -165,8 +188,11 @@ def test_neighbours_go_by_exact_distance_and_then_by_place(values: list[int], k:
 @given(whole_distances, st.integers(0, 99))
 def test_classes_behind_and_the_first_of_the_best(values: list[int], seed: int) -> None:
     distances, tolerance = rounded(values, seed)
-    assert n_behind(distances, tolerance).tolist() == [[sum(other > one for other in values) for one in values]]
-    # A tie of scores is a share of the scores, which are to be larger here than the distances that the error is of.
+    assert n_behind(distances, tolerance).tolist() == [
+        [sum(other > one for other in values) for one in values]
+    ]
+    # A tie of scores is a share of the scores, which are to be larger here than the distances that
+    # the error is of.
     for highest in (20, -20):
         assert first_best(highest - distances).tolist() == [values.index(min(values))]
     excluded = torch.cat([distances.new_full((1, 1), -torch.inf), 20 - distances], 1)

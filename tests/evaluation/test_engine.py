@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 import torch
+from tests.helpers.clusters import FEATURES, LABELS, features_for
 from torch import Tensor
 
-from clusters import FEATURES, LABELS, features_for
 from nearshot.episode_shape import EpisodeShape
 from nearshot.evaluation import (
     CLASSIFIERS,
@@ -42,7 +42,9 @@ def test_answers_in_float32_are_those_of_float64(normalise: bool, offset: float)
         assert (classify(support, query).argmax(2) == expected).double().mean() > 0.95
 
 
-def test_answers_do_not_depend_on_how_many_episodes_there_is_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_answers_do_not_depend_on_how_many_episodes_there_is_room_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Many answers are ties, which are answered again in float64; and one classifier is somebody's own."""
 
     def own(support: Tensor, query: Tensor) -> Tensor:
@@ -50,7 +52,9 @@ def test_answers_do_not_depend_on_how_many_episodes_there_is_room_for(monkeypatc
 
     features = (3 * FEATURES).round().float() + 0.125
     classifiers: Any = {name: name for name in CLASSIFIERS} | {"own": own}
-    measure = functools.partial(evaluate_many, features, LABELS, n_episodes=20, classifiers=classifiers, inductive=True)
+    measure = functools.partial(
+        evaluate_many, features, LABELS, n_episodes=20, classifiers=classifiers, inductive=True
+    )
     expected = measure()
     for name, value in (("GATHERED_BYTES_CPU", 1), ("LEAST_EPISODES_PER_BATCH", 7)):
         monkeypatch.setattr(engine, name, value)
@@ -65,7 +69,10 @@ def test_similarities_round_less_than_a_third_of_the_tolerance(offset: float) ->
     """Against float64 from the features as they were given."""
     labels = torch.arange(10).repeat_interleave(30)
     given = (features_for(labels, dim=640, noise=2.0) + offset).float()
-    shape, rows = EpisodeShape(5, 5, 15), torch.stack([torch.randperm(300)[:100] for _ in range(100)])
+    shape, rows = (
+        EpisodeShape(5, 5, 15),
+        torch.stack([torch.randperm(300)[:100] for _ in range(100)]),
+    )
     found = []
     for features in (given, given.double()):
         prepared = prepare_features(features)
@@ -102,7 +109,9 @@ def test_hardly_any_episode_is_answered_again(name: str, monkeypatch: pytest.Mon
         return exactly(data, spec, rows)
 
     monkeypatch.setattr(engine, "_prepared_exactly", counted)
-    evaluate_features(features_for(LABELS, dim=64).float(), LABELS, classifier=name, n_episodes=1000)
+    evaluate_features(
+        features_for(LABELS, dim=64).float(), LABELS, classifier=name, n_episodes=1000
+    )
     assert n_again < 20
 
 
@@ -149,5 +158,7 @@ def test_more_episodes_take_no_more_memory(n_episodes: int, most_mib: int) -> No
     """But for the results: 12 bytes an episode. All indices of 60,000 episodes would be 48 MB."""
     benchmarks = Path(__file__).parent.parent.parent / "benchmarks"
     command = [sys.executable, "-c", MEASURE_MEMORY, str(benchmarks), str(n_episodes)]
-    few, many = map(float, subprocess.run(command, check=True, capture_output=True, text=True).stdout.split())
+    few, many = map(
+        float, subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()
+    )
     assert many < few + most_mib

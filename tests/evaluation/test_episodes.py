@@ -13,7 +13,13 @@ from hypothesis import given, settings
 from torch import Tensor
 
 from nearshot.errors import FileFormatError, InputError
-from nearshot.evaluation import Episodes, EvaluationSpec, read_episodes, sample_episodes, write_episodes
+from nearshot.evaluation import (
+    Episodes,
+    EvaluationSpec,
+    read_episodes,
+    sample_episodes,
+    write_episodes,
+)
 from nearshot.evaluation.episodes import EpisodeSource, digest_of
 
 few = settings(max_examples=40, deadline=None)
@@ -34,9 +40,13 @@ def labels_of(sizes: list[int], seed: int = 0) -> Tensor:
     n_shot=st.integers(1, 3),
     n_query=st.integers(1, 2),
 )
-def test_an_episode_is_what_it_should_be(seed: int, sizes: list[int], n_way: int, n_shot: int, n_query: int) -> None:
+def test_an_episode_is_what_it_should_be(
+    seed: int, sizes: list[int], n_way: int, n_shot: int, n_query: int
+) -> None:
     labels = labels_of(sizes)
-    episodes = sample_episodes(labels, n_way=n_way, n_shot=n_shot, n_query=n_query, n_episodes=20, seed=seed)
+    episodes = sample_episodes(
+        labels, n_way=n_way, n_shot=n_shot, n_query=n_query, n_episodes=20, seed=seed
+    )
     assert episodes.support.shape == (20, n_way, n_shot)
     assert episodes.query.shape == (20, n_way, n_query)
     classes = labels[episodes.support[:, :, 0]]  # (episode, way)
@@ -58,7 +68,9 @@ def test_any_run_of_episodes_is_part_of_the_same_whole(seed: int, cuts: list[int
 
 @few
 @given(seed=seeds, n_shot=st.integers(1, 7))
-def test_fewer_shots_are_the_first_of_more_and_the_queries_are_the_same(seed: int, n_shot: int) -> None:
+def test_fewer_shots_are_the_first_of_more_and_the_queries_are_the_same(
+    seed: int, n_shot: int
+) -> None:
     fewer = sample_episodes(LABELS, n_shot=n_shot, n_episodes=50, seed=seed)
     more = sample_episodes(LABELS, n_shot=8, n_episodes=50, seed=seed)
     assert torch.equal(fewer.query, more.query)
@@ -69,7 +81,10 @@ def test_the_episodes_of_a_seed_are_the_same_for_ever() -> None:
     """If this fails, every published number changes its meaning. Do not change the digest: mend the drawing."""
     episodes = sample_episodes(LABELS, n_episodes=1000, seed=7)
     content = episodes.images.numpy().astype("<i8").tobytes()
-    assert hashlib.sha256(content).hexdigest() == "d67dccb172a19910cce0a50c7601c16b30d654b80483b3dbabe700afcb85d981"
+    assert (
+        hashlib.sha256(content).hexdigest()
+        == "d67dccb172a19910cce0a50c7601c16b30d654b80483b3dbabe700afcb85d981"
+    )
 
 
 def test_drawing_follows_its_description() -> None:
@@ -93,7 +108,10 @@ def test_drawing_follows_its_description() -> None:
             things[t], things[place] = things[place], things[t]
         return things[:n_draws]
 
-    by_class = [[i for i, label in enumerate(labels.tolist()) if label == k] for k in sorted(set(labels.tolist()))]
+    by_class = [
+        [i for i, label in enumerate(labels.tolist()) if label == k]
+        for k in sorted(set(labels.tolist()))
+    ]
     for e in range(5):
         classes = draw(list(range(4)), 2**32 * e, 3)
         for w, k in enumerate(classes):
@@ -105,10 +123,17 @@ def test_drawing_follows_its_description() -> None:
 def test_the_digest_is_of_the_questions() -> None:
     episodes = sample_episodes(LABELS, n_episodes=100, seed=4)
     in_parts = digest_of(episodes.images.split(7), n_query=15)
-    assert in_parts == episodes.digest == sample_episodes(LABELS, n_shot=1, n_episodes=100, seed=4).digest
+    assert (
+        in_parts
+        == episodes.digest
+        == sample_episodes(LABELS, n_shot=1, n_episodes=100, seed=4).digest
+    )
     others = ({"seed": 5}, {"n_episodes": 101}, {"n_query": 14})
     for other in others:
-        assert sample_episodes(LABELS, **{"n_episodes": 100, "seed": 4, **other}).digest != episodes.digest  # type: ignore[arg-type]
+        assert (
+            sample_episodes(LABELS, **{"n_episodes": 100, "seed": 4, **other}).digest
+            != episodes.digest
+        )  # type: ignore[arg-type]
 
 
 def test_classes_with_too_few_images() -> None:
@@ -128,7 +153,14 @@ def test_classes_with_too_few_images() -> None:
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("n_way", 21), ("n_shot", 0), ("n_episodes", 0), ("n_episodes", 1e3), ("seed", -1), ("seed", 1.5)],
+    [
+        ("n_way", 21),
+        ("n_shot", 0),
+        ("n_episodes", 0),
+        ("n_episodes", 1e3),
+        ("seed", -1),
+        ("seed", 1.5),
+    ],
 )
 def test_impossible_requests(name: str, value: object) -> None:
     with pytest.raises(InputError, match="20 classes.* 21" if name == "n_way" else name):
@@ -139,10 +171,17 @@ def test_overlapping_support_and_query_cannot_be_made() -> None:
     images = torch.arange(2 * 3 * 4).view(2, 3, 4).clone()
     made = Episodes(images, n_query=2)
     images[1, 2, 3] = images[1, 0, 0]  # a support image of one way is a query of another
-    assert made.images[1, 2, 3] != images[1, 2, 3]  # changing what it was made of does not change it
+    assert (
+        made.images[1, 2, 3] != images[1, 2, 3]
+    )  # changing what it was made of does not change it
     with pytest.raises(InputError, match="Episode 1 has image 12 twice"):
         Episodes(images, n_query=2)
-    mistakes = ((images[0], "shape"), (images[:0], "shape"), (-images, "from 0 on"), (images[:, :, :2], "n_shot"))
+    mistakes = (
+        (images[0], "shape"),
+        (images[:0], "shape"),
+        (-images, "from 0 on"),
+        (images[:, :, :2], "n_shot"),
+    )
     for wrong, message in mistakes:
         with pytest.raises(InputError, match=message):
             Episodes(wrong, n_query=2)
@@ -181,13 +220,19 @@ def test_foreign_episodes_are_checked(tmp_path: Path) -> None:
         (torch.tensor([[[30], [0]]]), query, "more than one class"),
         (torch.tensor([[[0], [600]]]), query, "image 600.* 600 images"),
         (support.float(), query, "float32"),
-        (torch.tensor([[[0], [5]]]), torch.tensor([[[1, 2], [3, 4]]]), "two ways are the same class"),
+        (
+            torch.tensor([[[0], [5]]]),
+            torch.tensor([[[1, 2], [3, 4]]]),
+            "two ways are the same class",
+        ),
     ]:
         with pytest.raises((InputError, FileFormatError), match=message):
             read(write(path, bad_support, bad_query))
     with pytest.raises(FileFormatError, match="not an episodes file of format version 1"):
         read(write(path, support, query, version="9"))
-    safetensors.torch.save_file({"support": support}, path, {"format": "nearshot-episodes", "version": "1"})
+    safetensors.torch.save_file(
+        {"support": support}, path, {"format": "nearshot-episodes", "version": "1"}
+    )
     with pytest.raises(FileFormatError, match="not an episodes file"):
         read(path)
     path.write_bytes(b"no such thing")

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from layouts import Call
 from safetensors.torch import save_file
+from tests.helpers.layouts import Call
 from torch.utils.data import DataLoader, TensorDataset
 
 from nearshot.errors import FileFormatError, LeakError
@@ -37,26 +37,36 @@ def backbone() -> Any:
 def test_embedding_in_batches_is_embedding(backbone: Any) -> None:
     with torch.no_grad():
         expected = backbone(IMAGES)
-    torch.testing.assert_close(embed(backbone, IMAGES, batch_size=7), expected, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(
+        embed(backbone, IMAGES, batch_size=7), expected, rtol=1e-4, atol=1e-5
+    )
     torch.testing.assert_close(embed(backbone, IMAGES.split(6)), expected, rtol=1e-4, atol=1e-5)
     assert embed(backbone.multi_layer, IMAGES).shape == (20, 192)
     features = embed(backbone, IMAGES)
     assert not features.requires_grad
     features += 1  # an ordinary tensor, not an inference-mode one
     loader = DataLoader(TensorDataset(IMAGES, torch.arange(20)), batch_size=20)
-    torch.testing.assert_close(embed(backbone, (batch[0] for batch in loader)), expected, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(
+        embed(backbone, (batch[0] for batch in loader)), expected, rtol=1e-4, atol=1e-5
+    )
 
 
 def test_a_network_left_in_training_mode_is_refused(backbone: Any) -> None:
     backbone.train()
-    for network in (backbone, backbone.multi_layer, functools.partial(backbone.multi_layer, stages=[4])):
+    for network in (
+        backbone,
+        backbone.multi_layer,
+        functools.partial(backbone.multi_layer, stages=[4]),
+    ):
         with pytest.raises(LeakError, match="in training mode.*network.eval()"):
             embed(network, IMAGES)
     backbone.eval()
     backbone.blocks[2].train()  # one part is enough
     with pytest.raises(LeakError, match="in training mode"):
         embed(backbone, IMAGES)
-    network = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.BatchNorm2d(4, track_running_stats=False))
+    network = torch.nn.Sequential(
+        torch.nn.Conv2d(3, 4, 3), torch.nn.BatchNorm2d(4, track_running_stats=False)
+    )
     with pytest.raises(LeakError, match="batch norm '1' keeps no running statistics"):
         embed(network.eval(), IMAGES)
 
@@ -82,7 +92,12 @@ def test_features_of_other_programs(tmp_path: Path) -> None:
     loaded = load_features((tmp_path / "f.npz").rename(tmp_path / "theirs"))
     for name, array in arrays.items():
         assert getattr(loaded, name).tolist() == array.tolist()
-    assert (loaded.content, loaded.class_names, loaded.split, loaded.fingerprint) == (None, (), None, None)
+    assert (loaded.content, loaded.class_names, loaded.split, loaded.fingerprint) == (
+        None,
+        (),
+        None,
+        None,
+    )
     for wrong in (
         {"features": np.zeros(3)},
         {"features": np.zeros((3, 2), int)},
@@ -106,11 +121,19 @@ def test_bad_feature_files(tmp_path: Path) -> None:
     assert not (tmp_path / "ran").exists()
     (tmp_path / "cut.npz").write_bytes((tmp_path / "evil.npz").read_bytes()[:200])
     (tmp_path / "empty.npz").write_bytes(b"")
-    save_file({"features": torch.zeros(3, 2)}, tmp_path / "other", {"format": "nearshot-features", "version": "2"})
+    save_file(
+        {"features": torch.zeros(3, 2)},
+        tmp_path / "other",
+        {"format": "nearshot-features", "version": "2"},
+    )
     np.savez(tmp_path / "partial.npz", features=np.zeros((3, 2)))
-    np.savez(tmp_path / "named.npz", features=np.zeros((3, 2)), labels=np.array(["cat", "cat", "dog"]))
+    np.savez(
+        tmp_path / "named.npz", features=np.zeros((3, 2)), labels=np.array(["cat", "cat", "dog"])
+    )
     messages = {"empty.npz": "damaged", "cut.npz": "damaged", "other": "version 1"}
-    for name, message in (messages | {"partial.npz": "'labels'", "named.npz": "labels .*<U3"}).items():
+    for name, message in (
+        messages | {"partial.npz": "'labels'", "named.npz": "labels .*<U3"}
+    ).items():
         with pytest.raises(FileFormatError, match=message):
             load_features(tmp_path / name)
 
@@ -127,7 +150,9 @@ def test_the_same_picture_must_not_be_support_and_query() -> None:
     check_distinct_content(episodes, content)
     content[7] = content[3]  # two images of class 0 are the same
     support, query = episodes.support.flatten(1), episodes.query.flatten(1)
-    clash = (support == 3).any(1) & (query == 7).any(1) | (support == 7).any(1) & (query == 3).any(1)
+    clash = (support == 3).any(1) & (query == 7).any(1) | (support == 7).any(1) & (query == 3).any(
+        1
+    )
     assert clash.any()
     with pytest.raises(LeakError, match=f"In {int(clash.sum())} of the episodes 0 to 499 "):
         check_distinct_content(episodes, content)
@@ -136,10 +161,14 @@ def test_the_same_picture_must_not_be_support_and_query() -> None:
 def test_the_same_picture_is_named_where_it_is_met() -> None:
     content = torch.arange(40)
     content[5] = content[9]
-    drawn = torch.arange(40).view(2, 2, 10)  # in episode 0: way 0 has the images 0 to 9, of which 7 are queries
+    drawn = torch.arange(40).view(
+        2, 2, 10
+    )  # in episode 0: way 0 has the images 0 to 9, of which 7 are queries
     guard = ContentGuard(content)
     guard.check(drawn[1:], n_query=7)
     for n_query in (7, 6):
-        with pytest.raises(LeakError, match="In 1 of the episodes 100 to 101 .* episode 100, images 9 and 5"):
+        with pytest.raises(
+            LeakError, match="In 1 of the episodes 100 to 101 .* episode 100, images 9 and 5"
+        ):
             guard.check(drawn, n_query, first_episode=100)
     guard.check(drawn, n_query=5)  # both are support

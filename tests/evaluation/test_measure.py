@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 import torch
+from tests import reference
+from tests.helpers.clusters import FEATURES, LABELS
 from torch import Tensor
 
-import reference
-from clusters import FEATURES, LABELS
 from nearshot.errors import InputError, LeakError
 from nearshot.evaluation import (
     CLASSIFIERS,
@@ -38,7 +38,10 @@ def percent_right(name: str, features: Tensor, episodes: Episodes) -> Tensor:
     """The accuracy of each way of each episode, (episode, way), by a loop over queries."""
     found = []
     for support, queries in zip(episodes.support, episodes.query, strict=True):
-        answers = [[reference.ANSWERS[name](features[support], features[q]) for q in images] for images in queries]
+        answers = [
+            [reference.ANSWERS[name](features[support], features[q]) for q in images]
+            for images in queries
+        ]
         found.append([100 * own.count(way) / len(own) for way, own in enumerate(answers)])
     return torch.tensor(found, dtype=torch.float64)
 
@@ -46,22 +49,32 @@ def percent_right(name: str, features: Tensor, episodes: Episodes) -> Tensor:
 @pytest.mark.parametrize("name", CLASSIFIERS)
 @pytest.mark.parametrize("normalise", [True, False])
 @pytest.mark.parametrize("centred", [True, False])
-def test_the_accuracy_is_that_of_a_loop_over_the_same_episodes(name: Any, normalise: bool, centred: bool) -> None:
+def test_the_accuracy_is_that_of_a_loop_over_the_same_episodes(
+    name: Any, normalise: bool, centred: bool
+) -> None:
     centre = FEATURES.mean(0) + 0.3 if centred else None
     shape: dict[str, Any] = {"n_way": 4, "n_shot": 3, "n_query": 2, "n_episodes": 15}
-    accuracy = evaluate_features(FEATURES, LABELS, classifier=name, centre=centre, normalise=normalise, **shape)
+    accuracy = evaluate_features(
+        FEATURES, LABELS, classifier=name, centre=centre, normalise=normalise, **shape
+    )
     features = FEATURES if centre is None else FEATURES - centre
     features = features / features.norm(dim=1, keepdim=True) if normalise else features
     expected = percent_right(name, features, sample_episodes(LABELS, **shape)).mean(1)
     torch.testing.assert_close(accuracy.per_episode, expected)
     protocol = accuracy.protocol
-    assert (protocol.centred, protocol.normalised, protocol.classifier) == (centred, normalise, name)
+    assert (protocol.centred, protocol.normalised, protocol.classifier) == (
+        centred,
+        normalise,
+        name,
+    )
 
 
 def test_many_at_once_are_the_same_as_one_by_one() -> None:
     centre = FEATURES.mean(0) + 0.3
     treatments = [Treatment(c, n) for c in (False, True) for n in (False, True)]
-    results = evaluate_many(FEATURES, LABELS, n_episodes=300, treatments=treatments, centre=centre, seed=3, split="val")
+    results = evaluate_many(
+        FEATURES, LABELS, n_episodes=300, treatments=treatments, centre=centre, seed=3, split="val"
+    )
     assert len(results) == 2 * 3 * 4
     for key, accuracy in results.items():
         spec = EvaluationSpec(5, key.n_shot, 15, 300, 3, key.classifier, *key.treatment)
@@ -73,13 +86,19 @@ def test_many_at_once_are_the_same_as_one_by_one() -> None:
 def test_by_default_the_protocol_is_the_papers() -> None:
     """Section 3.1: 5-way, 1 and 5 shots, 15 queries, 10,000 episodes."""
     alone = evaluate_features(FEATURES, LABELS).protocol
-    assert alone == Protocol(5, 5, 15, 10_000, 0, alone.episodes, "centroid", centred=False, normalised=True)
+    assert alone == Protocol(
+        5, 5, 15, 10_000, 0, alone.episodes, "centroid", centred=False, normalised=True
+    )
     many = evaluate_many(FEATURES, LABELS, centre=FEATURES[0] / 2)
     assert list(many) == [
-        Measured(n, name, Treatment(True, True)) for n in (1, 5) for name in ("centroid", "soft", "knn")
+        Measured(n, name, Treatment(True, True))
+        for n in (1, 5)
+        for name in ("centroid", "soft", "knn")
     ]
     for measured, accuracy in many.items():
-        expected = replace(alone, n_shot=measured.n_shot, classifier=measured.classifier, centred=True)
+        expected = replace(
+            alone, n_shot=measured.n_shot, classifier=measured.classifier, centred=True
+        )
         assert accuracy.protocol == expected
     assert alone.episodes == sample_episodes(LABELS).digest
 
@@ -88,8 +107,12 @@ def test_by_default_the_protocol_is_the_papers() -> None:
 def test_features_of_any_float_type(dtype: torch.dtype) -> None:
     low = FEATURES.to(dtype)
     accuracy = evaluate_features(low, LABELS, n_episodes=200)
-    assert accuracy.mean == pytest.approx(evaluate_features(low.double(), LABELS, n_episodes=200).mean, abs=0.05)
-    assert prepare_features(low).dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
+    assert accuracy.mean == pytest.approx(
+        evaluate_features(low.double(), LABELS, n_episodes=200).mean, abs=0.05
+    )
+    assert prepare_features(low).dtype == (
+        torch.float64 if dtype == torch.float64 else torch.float32
+    )
 
 
 def nearest(support: Tensor, query: Tensor) -> Tensor:
@@ -97,7 +120,9 @@ def nearest(support: Tensor, query: Tensor) -> Tensor:
 
 
 def test_a_users_own_classifier() -> None:
-    own = evaluate_features(FEATURES, LABELS, n_shot=3, n_episodes=100, classifier=nearest, inductive=True)
+    own = evaluate_features(
+        FEATURES, LABELS, n_shot=3, n_episodes=100, classifier=nearest, inductive=True
+    )
     ours = evaluate_features(FEATURES, LABELS, n_shot=3, n_episodes=100)
     assert torch.equal(own.per_episode, ours.per_episode)
     assert (own.protocol.classifier, own.protocol.inductive) == ("nearest", True)
@@ -124,14 +149,19 @@ def test_a_users_classifier_may_look_change_and_learn() -> None:
         return nearest(support, query)
 
     classifiers: Any = {"greedy": greedy, "nearest": nearest, "centroid": "centroid"}
-    results = evaluate_many(FEATURES, LABELS, n_shots=[5], n_episodes=50, classifiers=classifiers, inductive=False)
+    results = evaluate_many(
+        FEATURES, LABELS, n_shots=[5], n_episodes=50, classifiers=classifiers, inductive=False
+    )
     theirs, another, ours = results.values()
     assert torch.equal(another.per_episode, ours.per_episode)
     assert (theirs.protocol.inductive, ours.protocol.inductive) == (False, True)
 
 
 def test_a_users_classifier_that_returns_nonsense() -> None:
-    wrong: dict[str, Any] = {"NaN": lambda s, q: nearest(s, q) * torch.nan, r"\(\d+, 75, 6\)": lambda s, q: q}
+    wrong: dict[str, Any] = {
+        "NaN": lambda s, q: nearest(s, q) * torch.nan,
+        r"\(\d+, 75, 6\)": lambda s, q: q,
+    }
     for message, broken in wrong.items():
         with pytest.raises(InputError, match=f"'<lambda>' .*{message}"):
             evaluate_features(FEATURES, LABELS, n_episodes=10, classifier=broken, inductive=True)
@@ -145,7 +175,9 @@ def test_a_feature_set_brings_all_it_knows() -> None:
     assert (accuracy.protocol.split, accuracy.protocol.fingerprint) == ("val", "0123")
     plain = evaluate_features(FEATURES, LABELS, n_episodes=100, centre=FEATURES.mean(0))
     assert torch.equal(accuracy.per_episode, plain.per_episode)
-    other = evaluate_features(data, LABELS.flip(0), n_episodes=100, centre=FEATURES[0] / 2)  # what is given wins
+    other = evaluate_features(
+        data, LABELS.flip(0), n_episodes=100, centre=FEATURES[0] / 2
+    )  # what is given wins
     alone = evaluate_features(FEATURES, LABELS.flip(0), n_episodes=100, centre=FEATURES[0] / 2)
     assert torch.equal(other.per_episode, alone.per_episode)
     with pytest.raises(LeakError, match="1 .*'class 3'"):
@@ -166,13 +198,25 @@ def test_results_of_every_kind_can_be_compared_in_pairs() -> None:
     episodes = sample_episodes(LABELS, n_episodes=100)
     drawn = evaluate_features(FEATURES, LABELS, n_episodes=100, normalise=False)
     given = evaluate_features(FEATURES, LABELS, episodes=episodes, normalise=False)
-    answers = CLASSIFIERS["centroid"](FEATURES[episodes.support], FEATURES[episodes.query].flatten(1, 2)).argmax(2)
-    scored = score_predictions(answers.view(100, 5, 15), episodes, classifier="theirs", inductive=False)
+    answers = CLASSIFIERS["centroid"](
+        FEATURES[episodes.support], FEATURES[episodes.query].flatten(1, 2)
+    ).argmax(2)
+    scored = score_predictions(
+        answers.view(100, 5, 15), episodes, classifier="theirs", inductive=False
+    )
     assert compare(drawn, given).ties == 100
     assert compare(drawn, scored).ties == 100
-    told: dict[str, Any] = {"adapted": "fine-tuned", "split": "test", "fingerprint": "0123", "inductive": False}
+    told: dict[str, Any] = {
+        "adapted": "fine-tuned",
+        "split": "test",
+        "fingerprint": "0123",
+        "inductive": False,
+    }
     expected = Protocol(5, 5, 15, 100, 0, episodes.digest, "theirs", None, None, **told)
-    assert score_predictions(answers.view(100, 5, 15), episodes, classifier="theirs", **told).protocol == expected
+    assert (
+        score_predictions(answers.view(100, 5, 15), episodes, classifier="theirs", **told).protocol
+        == expected
+    )
     one = evaluate_features(FEATURES, LABELS, n_shot=1, n_episodes=100, normalise=False)
     assert compare(drawn, one).difference > 0
     fewer = evaluate_features(FEATURES, LABELS, n_shot=1, episodes=episodes, normalise=False)
@@ -225,10 +269,15 @@ NAMES = tuple(f"class {label}" for label in range(8))
 def test_by_class_is_what_a_loop_over_queries_finds(classifier: Any) -> None:
     shape: dict[str, Any] = {"n_way": 3, "n_shot": 2, "n_query": 4, "n_episodes": 30}
     episodes = sample_episodes(LABELS, **shape)
-    percent, classes = percent_right(classifier, prepare_features(FEATURES), episodes), LABELS[episodes.query[:, :, 0]]
+    percent, classes = (
+        percent_right(classifier, prepare_features(FEATURES), episodes),
+        LABELS[episodes.query[:, :, 0]],
+    )
     given: list[dict[str, Any]] = [{"episodes": episodes}, shape]
     for one_way in given:
-        found = evaluate_classes(FeatureSet(FEATURES, LABELS, class_names=NAMES), classifier=classifier, **one_way)
+        found = evaluate_classes(
+            FeatureSet(FEATURES, LABELS, class_names=NAMES), classifier=classifier, **one_way
+        )
         assert list(found) == list(NAMES)  # in the order of the labels
         for name, one in found.items():
             values = percent[classes == NAMES.index(name)]

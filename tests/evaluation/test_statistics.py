@@ -57,7 +57,9 @@ def test_an_accuracy_comes_back_from_json(n_way: int, n_query: int, n_correct: l
 
 def test_counts_of_four_bytes_are_read_whatever_they_count() -> None:
     saved = accuracy([60.0, 72.0, 80.0, 68.0]).as_dict()
-    saved["n_correct"] = base64.b64encode(zlib.compress(np.array([45, 54, 60, 51], "<u4").tobytes())).decode()
+    saved["n_correct"] = base64.b64encode(
+        zlib.compress(np.array([45, 54, 60, 51], "<u4").tobytes())
+    ).decode()
     assert Accuracy.from_dict(saved).per_episode.tolist() == [60, 72, 80, 68]
 
 
@@ -78,15 +80,27 @@ def test_a_result_says_how_it_was_measured() -> None:
 
 def test_pooling_takes_all_episodes_together_and_shows_the_seeds() -> None:
     means = [70.0, 72.0, 71.0]
-    seeds = [accuracy(m + torch.tensor([-2.0, 0.0, 2.0]), seed=s, episodes=str(s)) for s, m in enumerate(means)]
+    seeds = [
+        accuracy(m + torch.tensor([-2.0, 0.0, 2.0]), seed=s, episodes=str(s))
+        for s, m in enumerate(means)
+    ]
     pooled = pool_seeds(seeds)
     everything = np.concatenate([s.per_episode.numpy() for s in seeds])
     assert pooled.mean == pytest.approx(71)
     assert pooled.interval95 == pooled.paper95 == pytest.approx(1.96 * everything.std(ddof=1) / 3)
     assert pooled.per_seed == pytest.approx((70, 72, 71))
-    assert pooled.between_seeds95 == pytest.approx(4.3027 * 1.0 / math.sqrt(3), rel=1e-4)  # Student's t, 2 degrees
-    assert str(pooled) == f"71.00 ± {pooled.interval95:.2f} (± {pooled.between_seeds95:.2f} between seeds)"
-    assert pooled.about_seeds(3) == pooled.about_seeds() == f"± {pooled.between_seeds95:.2f} between seeds"
+    assert pooled.between_seeds95 == pytest.approx(
+        4.3027 * 1.0 / math.sqrt(3), rel=1e-4
+    )  # Student's t, 2 degrees
+    assert (
+        str(pooled)
+        == f"71.00 ± {pooled.interval95:.2f} (± {pooled.between_seeds95:.2f} between seeds)"
+    )
+    assert (
+        pooled.about_seeds(3)
+        == pooled.about_seeds()
+        == f"± {pooled.between_seeds95:.2f} between seeds"
+    )
     assert pooled.about_seeds(5) == f"± {pooled.between_seeds95:.2f} between seeds; 3 of 5 seeds"
     two = pool_seeds(seeds[:2])
     assert two.about_seeds(5) == "2 of 5 seeds: 70.00, 72.00"
@@ -116,14 +130,22 @@ def test_a_paired_comparison() -> None:
     assert result.difference == pytest.approx(1.9)
     assert result.interval95 == pytest.approx(1.96 * differences.std(ddof=1) / math.sqrt(10))
     assert (result.wins, result.ties, result.losses) == (70, 10, 20)
-    assert str(result) == f"+1.90 ± {result.interval95:.2f} (wins 70 %, ties 10 %, loses 20 % of the episodes)"
+    assert (
+        str(result)
+        == f"+1.90 ± {result.interval95:.2f} (wins 70 %, ties 10 %, loses 20 % of the episodes)"
+    )
     for name in ("episodes", "fingerprint", "split"):
         with pytest.raises(InputError, match=f"different {name}"):
             compare(first, accuracy([1.0] * 4, **{name: "other"}))
 
 
 def test_selection_is_by_validation_and_never_by_test() -> None:
-    epochs = {10: accuracy([70.0]), 20: accuracy([75.0]), 30: accuracy([75.0]), 40: accuracy([60.0])}
+    epochs = {
+        10: accuracy([70.0]),
+        20: accuracy([75.0]),
+        30: accuracy([75.0]),
+        40: accuracy([60.0]),
+    }
     assert select_best(epochs) == 20
     for split in ("test", "Test"):
         with pytest.raises(LeakError, match="test split"):

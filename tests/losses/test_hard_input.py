@@ -27,20 +27,26 @@ LABELS = torch.cat([torch.arange(4).repeat_interleave(2)] * 2)
 
 
 def _episodic(prototypes: bool, separate: bool) -> Callable[[Tensor, Tensor], Tensor]:
-    return lambda z, y: episode_loss(z, y, SHAPE, prototypes=prototypes, separate=separate, background=1e-10)
+    return lambda z, y: episode_loss(
+        z, y, SHAPE, prototypes=prototypes, separate=separate, background=1e-10
+    )
 
 
 LOSSES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "nca": nca_loss,
     "nca published": lambda z, y: nca_loss(z, y, background=1e-10),
-    "nca some pairs": lambda z, y: nca_loss(z, y, keep_negatives=0.5, generator=torch.Generator().manual_seed(0)),
+    "nca some pairs": lambda z, y: nca_loss(
+        z, y, keep_negatives=0.5, generator=torch.Generator().manual_seed(0)
+    ),
     "nca cosine": lambda z, y: nca_loss(z, y, distance="cosine"),
     "prototypical": _episodic(True, True),
     "matching": _episodic(False, True),
     "row 7": _episodic(True, False),
     "row 3": _episodic(False, False),
     "supcon": supervised_contrastive_loss,
-    "supcon published": lambda z, y: supervised_contrastive_loss(z, y, variant="published", temperature=1.0),
+    "supcon published": lambda z, y: supervised_contrastive_loss(
+        z, y, variant="published", temperature=1.0
+    ),
     "mixed": lambda z, y: mixed_loss(z, z[..., :4], y, cross_entropy_weight=0.5),
     "cross-entropy": cross_entropy_loss,
     "candidates": lambda z, y: neighbour_loss(embeddings(), LABELS, z, y),
@@ -69,7 +75,9 @@ def finite_gradient(loss: Callable[[Tensor, Tensor], Tensor], z: Tensor, y: Tens
 @BOTH_WAYS
 @every_loss
 @pytest.mark.parametrize("scale", [0.0, 1e-20, 1.0, 30.0, 1000.0], ids=lambda s: f"scale {s:g}")
-def test_value_and_gradient_are_finite_at_any_distance(loss: Callable[[Tensor, Tensor], Tensor], scale: float) -> None:
+def test_value_and_gradient_are_finite_at_any_distance(
+    loss: Callable[[Tensor, Tensor], Tensor], scale: float
+) -> None:
     """From identical embeddings (0) to squared distances over a million (1000)."""
     finite_gradient(loss, embeddings(scale), LABELS)
 
@@ -77,7 +85,9 @@ def test_value_and_gradient_are_finite_at_any_distance(loss: Callable[[Tensor, T
 @BOTH_WAYS
 @every_loss
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_half_precision_is_computed_in_float32(loss: Callable[[Tensor, Tensor], Tensor], dtype: torch.dtype) -> None:
+def test_half_precision_is_computed_in_float32(
+    loss: Callable[[Tensor, Tensor], Tensor], dtype: torch.dtype
+) -> None:
     z = embeddings(3.0, dtype)
     value = finite_gradient(loss, z, LABELS)
     assert value.dtype == torch.float32
@@ -87,7 +97,9 @@ def test_half_precision_is_computed_in_float32(loss: Callable[[Tensor, Tensor], 
 @BOTH_WAYS
 @every_loss
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_autocast_does_not_touch_the_distances(loss: Callable[[Tensor, Tensor], Tensor], dtype: torch.dtype) -> None:
+def test_autocast_does_not_touch_the_distances(
+    loss: Callable[[Tensor, Tensor], Tensor], dtype: torch.dtype
+) -> None:
     z = embeddings(10.0, dtype)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         mixed = loss(z, LABELS)
@@ -98,7 +110,9 @@ def test_odd_batches_have_the_right_value() -> None:
     assert finite_gradient(nca_loss, torch.ones(1, 3), torch.tensor([0])) == 0  # one image alone
     identical = nca_loss(torch.ones(16, 3), LABELS)
     assert identical.item() == pytest.approx(-math.log(3 / 15), rel=1e-6)  # a random choice
-    assert nca_loss(torch.tensor([[3e38], [3e38]]), torch.tensor([0, 1])) == 0  # finite, but not their sum
+    assert (
+        nca_loss(torch.tensor([[3e38], [3e38]]), torch.tensor([0, 1])) == 0
+    )  # finite, but not their sum
     expected = nca_loss(embeddings(), LABELS)
     torch.testing.assert_close(nca_loss(embeddings(), LABELS, temperature=torch.ones(1)), expected)
     torch.testing.assert_close(nca_loss(embeddings(), LABELS.to(torch.uint8)), expected)
@@ -108,7 +122,8 @@ def test_odd_batches_have_the_right_value() -> None:
 def test_distances_up_to_a_million_give_the_right_value() -> None:
     z = torch.tensor([[0.0], [1000.0], [1001.0]], dtype=torch.float32)
     labels = torch.tensor([0, 0, 1])
-    # anchor 0: d² = 1e6 to its positive, 1002001 to its negative; anchor 1: 1e6 and 1; anchor 2 has no positive
+    # anchor 0: d² = 1e6 to its positive, 1002001 to its negative; anchor 1: 1e6 and 1; anchor 2 has
+    # no positive
     assert nca_loss(z, labels).item() == pytest.approx((0 + (1e6 - 1) + 0) / 3, rel=1e-6)
 
 
@@ -116,14 +131,22 @@ def test_distances_up_to_a_million_give_the_right_value() -> None:
 def test_an_anchor_without_a_positive_adds_nothing_and_counts() -> None:
     z, lonely = embeddings(), torch.cat([embeddings(), torch.full((1, 8), 50.0)])
     labels = torch.cat([LABELS, torch.tensor([99])])
-    torch.testing.assert_close(finite_gradient(nca_loss, lonely, labels), nca_loss(z, LABELS) * 16 / 17)
+    torch.testing.assert_close(
+        finite_gradient(nca_loss, lonely, labels), nca_loss(z, LABELS) * 16 / 17
+    )
 
 
 @BOTH_WAYS
 @pytest.mark.parametrize("background", [0.0, 1e-10])
-@pytest.mark.parametrize("labels", [torch.zeros(16), torch.arange(16)], ids=["one class only", "no two alike"])
-def test_batches_without_negatives_or_without_positives_cost_nothing(labels: Tensor, background: float) -> None:
-    value = finite_gradient(lambda z, y: nca_loss(z, y, background=background), embeddings(0.1), labels.long())
+@pytest.mark.parametrize(
+    "labels", [torch.zeros(16), torch.arange(16)], ids=["one class only", "no two alike"]
+)
+def test_batches_without_negatives_or_without_positives_cost_nothing(
+    labels: Tensor, background: float
+) -> None:
+    value = finite_gradient(
+        lambda z, y: nca_loss(z, y, background=background), embeddings(0.1), labels.long()
+    )
     assert value.item() == pytest.approx(0, abs=1e-9)
 
 
@@ -150,17 +173,23 @@ def test_bad_input_is_one_clear_error(
 
 
 @BOTH_WAYS
-@pytest.mark.parametrize("name", sorted(LOSSES.keys() - {"candidates", "support of prototypes", "support", "query"}))
+@pytest.mark.parametrize(
+    "name", sorted(LOSSES.keys() - {"candidates", "support of prototypes", "support", "query"})
+)
 def test_values_of_another_device_are_not_read(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """ "meta" is a device without values: whoever looked at one, or made a tensor on the CPU, would fail."""
-    monkeypatch.setattr(torch, "autocast", lambda *_, **__: contextlib.nullcontext())  # which it does not have
+    monkeypatch.setattr(
+        torch, "autocast", lambda *_, **__: contextlib.nullcontext()
+    )  # which it does not have
     z, y = embeddings().to("meta"), LABELS.to("meta")
     assert LOSSES[name](z, y).is_meta
     for loss in (nca_loss, supervised_contrastive_loss):
         assert loss(z, y, temperature=torch.tensor(0.5, device="meta")).is_meta
 
 
-@pytest.mark.parametrize("name", ["nca", "nca published", "prototypical", "row 3", "supcon", "mixed"])
+@pytest.mark.parametrize(
+    "name", ["nca", "nca published", "prototypical", "row 3", "supcon", "mixed"]
+)
 def test_compiles_in_one_piece(name: str) -> None:
     compiled = torch.compile(LOSSES[name], fullgraph=True, backend="eager")
     torch.testing.assert_close(compiled(embeddings(), LABELS), LOSSES[name](embeddings(), LABELS))
@@ -197,7 +226,9 @@ def mistakes() -> dict[str, Callable[[], Tensor]]:
     return {
         "^same_set ": lambda: neighbour_loss(z, y, z[:5], y[:5], same_set=True),
         "^same_set": lambda: neighbour_loss(z, y, z, y.flip(0), same_set=True),
-        "label 7, ": lambda: matching_loss(z[:8], first, z[8:], torch.tensor([0, 0, 1, 1, 2, 2, 3, 7])),
+        "label 7, ": lambda: matching_loss(
+            z[:8], first, z[8:], torch.tensor([0, 0, 1, 1, 2, 2, 3, 7])
+        ),
         "2 support images of each of 4 different": lambda: prototypes(z, y.flip(0).roll(1)),
         "2 support images of each of ": lambda: prototypes(z, torch.cat([first, second.flip(0)])),
         "16.*12": lambda: prototypes(z[:12], y[:12]),

@@ -12,9 +12,9 @@ import hypothesis.strategies as st
 import pytest
 import torch
 from hypothesis import HealthCheck, example, given, settings
+from tests import reference
 from torch import Tensor
 
-import reference
 from nearshot.distances import DISTANCES, Distance, DistanceName, squared_euclidean
 from nearshot.episode_shape import EpisodeShape
 from nearshot.errors import InputError
@@ -35,10 +35,13 @@ from nearshot.losses import neighbours as neighbours_module
 from nearshot.losses.blocks import Roles
 from nearshot.losses.neighbours import keep_exactly, loss_of_roles
 
-few = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+few = settings(
+    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 BOTH_WAYS = pytest.mark.usefixtures("in_blocks")
 BENCHMARKS = Path(__file__).parent.parent.parent / "benchmarks"
-# A child process, since the peak of this one is that of whatever ran before; and `memory` resets what it inherits.
+# A child process, since the peak of this one is that of whatever ran before; and `memory` resets
+# what it inherits.
 LARGE_BATCH = """
 import sys, time, torch
 sys.path.insert(0, sys.argv[1])
@@ -57,20 +60,28 @@ print(time.perf_counter() - start, peak_mib_since_reset() - before)
 """
 
 
-def random_batch(seed: int, n: int, dim: int, n_classes: int, scale: float = 0.7) -> tuple[Tensor, Tensor]:
+def random_batch(
+    seed: int, n: int, dim: int, n_classes: int, scale: float = 0.7
+) -> tuple[Tensor, Tensor]:
     generator = torch.Generator().manual_seed(seed)
     embeddings = scale * torch.randn(n, dim, dtype=torch.float64, generator=generator)
     return embeddings, torch.randint(n_classes, (n,), generator=generator)
 
 
-def random_episode(seed: int, shape: EpisodeShape, dim: int, scale: float = 0.7) -> tuple[Tensor, Tensor]:
+def random_episode(
+    seed: int, shape: EpisodeShape, dim: int, scale: float = 0.7
+) -> tuple[Tensor, Tensor]:
     embeddings, _ = random_batch(seed, shape.batch_size, dim, 1, scale)
     classes = torch.randperm(50, generator=torch.Generator().manual_seed(seed))[: shape.n_way]
-    labels = torch.cat([classes.repeat_interleave(shape.n_shot), classes.repeat_interleave(shape.n_query)])
+    labels = torch.cat(
+        [classes.repeat_interleave(shape.n_shot), classes.repeat_interleave(shape.n_query)]
+    )
     return embeddings, labels
 
 
-def value_and_gradient(loss: Callable[[Tensor], Tensor], embeddings: Tensor) -> tuple[Tensor, Tensor]:
+def value_and_gradient(
+    loss: Callable[[Tensor], Tensor], embeddings: Tensor
+) -> tuple[Tensor, Tensor]:
     embeddings = embeddings.clone().requires_grad_()
     value = loss(embeddings)
     if not value.requires_grad:
@@ -79,7 +90,9 @@ def value_and_gradient(loss: Callable[[Tensor], Tensor], embeddings: Tensor) -> 
     return value.detach(), gradient
 
 
-def assert_same(ours: Callable[[Tensor], Tensor], theirs: Callable[[Tensor], Tensor], embeddings: Tensor) -> None:
+def assert_same(
+    ours: Callable[[Tensor], Tensor], theirs: Callable[[Tensor], Tensor], embeddings: Tensor
+) -> None:
     value, gradient = value_and_gradient(ours, embeddings)
     expected_value, expected_gradient = value_and_gradient(theirs, embeddings)
     torch.testing.assert_close(value, expected_value, rtol=1e-10, atol=1e-12)
@@ -94,12 +107,18 @@ def of_support(loss: Callable[..., Tensor], **settings: Any) -> Callable[[Tensor
     return lambda z, y: loss(z[:8], y[:8], z[8:], y[8:], **settings)
 
 
-# Losses of a batch and its labels, and their loops. There are three classes; the first 8 images may be a support set.
-BATCH_LOSSES: dict[str, tuple[Callable[[Tensor, Tensor], Tensor], Callable[[Tensor, Tensor], Tensor]]] = {
+# Losses of a batch and its labels, and their loops. There are three classes; the first 8 images may
+# be a support set.
+BATCH_LOSSES: dict[
+    str, tuple[Callable[[Tensor, Tensor], Tensor], Callable[[Tensor, Tensor], Tensor]]
+] = {
     "NCA": (nca_loss, reference.nca),
     "prototypical": (of_support(prototypical_loss), of_support(reference.prototypical)),
     "matching": (of_support(matching_loss), of_support(reference.matching)),
-    "original matching": (of_support(matching_loss, distance="cosine"), of_support(reference.matching_cosine)),
+    "original matching": (
+        of_support(matching_loss, distance="cosine"),
+        of_support(reference.matching_cosine),
+    ),
     "supervised contrastive": (
         partial(supervised_contrastive_loss, temperature=0.5),
         partial(reference.supervised_contrastive, temperature=0.5),
@@ -144,23 +163,35 @@ EPISODE_REFERENCES: dict[tuple[bool, bool], Callable[[Tensor, Tensor, Tensor, Te
 @pytest.mark.parametrize(("prototypes", "separate"), EPISODE_REFERENCES)
 @few
 @given(seed=seeds, shape=shapes)
-def test_each_ablation_is_the_papers_loop(prototypes: bool, separate: bool, seed: int, shape: EpisodeShape) -> None:
+def test_each_ablation_is_the_papers_loop(
+    prototypes: bool, separate: bool, seed: int, shape: EpisodeShape
+) -> None:
     embeddings, labels = random_episode(seed, shape, dim=3)
 
     def loop(z: Tensor) -> Tensor:
         (support, query), (support_labels, query_labels) = shape.split(z), shape.split(labels)
-        return EPISODE_REFERENCES[prototypes, separate](support, support_labels, query, query_labels)
+        return EPISODE_REFERENCES[prototypes, separate](
+            support, support_labels, query, query_labels
+        )
 
-    assert_same(lambda z: episode_loss(z, labels, shape, prototypes=prototypes, separate=separate), loop, embeddings)
+    assert_same(
+        lambda z: episode_loss(z, labels, shape, prototypes=prototypes, separate=separate),
+        loop,
+        embeddings,
+    )
 
 
 @BOTH_WAYS
 @few
 @given(seeds, st.floats(0.1, 4.0), st.booleans(), st.sampled_from([1e-10, 1e-4, 0.05]))
-def test_background_is_the_published_arithmetic(seed: int, scale: float, same_set: bool, floor: float) -> None:
+def test_background_is_the_published_arithmetic(
+    seed: int, scale: float, same_set: bool, floor: float
+) -> None:
     """Value and gradient equal the literal formula in float64, floors and dropped anchors included."""
     anchors, anchor_labels = random_batch(seed, 7, 3, 3, scale)
-    candidates, labels = (anchors, anchor_labels) if same_set else random_batch(seed + 1, 6, 3, 3, scale)
+    candidates, labels = (
+        (anchors, anchor_labels) if same_set else random_batch(seed + 1, 6, 3, 3, scale)
+    )
 
     def given(z: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         return z, anchor_labels, z if same_set else candidates, labels
@@ -180,12 +211,17 @@ def test_background_is_the_published_arithmetic(seed: int, scale: float, same_se
         lambda z, y, **settings: mixed_loss(z, z, y, cross_entropy_weight=0.5, **settings),
         lambda z, y, **settings: prototypical_loss(z[:8], y[:8], z[8:], y[8:], **settings),
         lambda z, y, **settings: matching_loss(z[:8], y[:8], z[8:], y[8:], **settings),
-        lambda z, y, **settings: episode_loss(z, y, EpisodeShape(4, 2, 2), prototypes=True, separate=True, **settings),
+        lambda z, y, **settings: episode_loss(
+            z, y, EpisodeShape(4, 2, 2), prototypes=True, separate=True, **settings
+        ),
     ],
     ids=["neighbour", "nca", "mixed", "prototypical", "matching", "episode"],
 )
 def test_by_default_a_loss_is_exact(loss: Callable[..., Tensor]) -> None:
-    embeddings, labels = random_batch(0, 16, 4, 1, 4.0)[0], torch.arange(4).repeat_interleave(2).repeat(2)
+    embeddings, labels = (
+        random_batch(0, 16, 4, 1, 4.0)[0],
+        torch.arange(4).repeat_interleave(2).repeat(2),
+    )
     settings = {"temperature": 1.0, "background": 0.0, "distance": "euclidean"}
     exact = loss(embeddings, labels, **settings)
     assert loss(embeddings, labels) == exact
@@ -201,7 +237,9 @@ def test_temperature_divides_the_distances_and_can_be_learnt(seed: int, temperat
 
     assert_same(
         lambda t: nca_loss(embeddings, labels, temperature=t[0], background=1e-10),
-        lambda t: reference.published(embeddings, labels, embeddings, labels, same_set=True, temperature=t[0]),
+        lambda t: reference.published(
+            embeddings, labels, embeddings, labels, same_set=True, temperature=t[0]
+        ),
         torch.tensor([temperature], dtype=torch.float64),
     )
 
@@ -216,15 +254,21 @@ def test_a_callable_is_a_distance_and_is_given_float32_of_half_precision() -> No
     torch.testing.assert_close(euclidean, nca_loss(embeddings, labels))
     assert nca_loss(embeddings, labels, distance=manhattan) != euclidean
     coarse = nca_loss(embeddings.bfloat16(), labels, distance=manhattan)
-    torch.testing.assert_close(coarse, nca_loss(embeddings.bfloat16().float(), labels, distance=manhattan))
-    with pytest.raises(InputError, match=r"distance .*\(8, 8\).*\(8,\)"):  # in turn: it would be stretched to all pairs
+    torch.testing.assert_close(
+        coarse, nca_loss(embeddings.bfloat16().float(), labels, distance=manhattan)
+    )
+    with pytest.raises(
+        InputError, match=r"distance .*\(8, 8\).*\(8,\)"
+    ):  # in turn: it would be stretched to all pairs
         nca_loss(embeddings, labels, distance=lambda a, b: (a - b).abs().sum(1))
 
 
 def test_a_second_derivative_needs_a_callable_where_the_loss_is_in_blocks(in_blocks: bool) -> None:
     embeddings, labels = random_batch(0, 6, 2, 2)
     embeddings.requires_grad_()
-    assert torch.autograd.gradgradcheck(lambda z: nca_loss(z, labels, distance=squared_euclidean), embeddings)
+    assert torch.autograd.gradgradcheck(
+        lambda z: nca_loss(z, labels, distance=squared_euclidean), embeddings
+    )
     if in_blocks:
         with pytest.raises(InputError, match="squared_euclidean"):
             torch.autograd.grad(nca_loss(embeddings, labels), embeddings, create_graph=True)
@@ -235,21 +279,27 @@ def test_a_second_derivative_needs_a_callable_where_the_loss_is_in_blocks(in_blo
 def test_a_large_common_offset_costs_no_digits(temperature: float) -> None:
     embeddings, labels = random_batch(0, 64, 16, 4)
     shifted = (embeddings + 100).float()
-    value, gradient = value_and_gradient(lambda z: nca_loss(z, labels, temperature=temperature), shifted)
+    value, gradient = value_and_gradient(
+        lambda z: nca_loss(z, labels, temperature=temperature), shifted
+    )
     exact, exact_gradient = value_and_gradient(
-        lambda z: nca_loss(z, labels, temperature=temperature, distance=squared_euclidean), shifted.double()
+        lambda z: nca_loss(z, labels, temperature=temperature, distance=squared_euclidean),
+        shifted.double(),
     )
     torch.testing.assert_close(value.double(), exact, rtol=1e-6, atol=0)
     assert (gradient - exact_gradient).norm() < 1e-5 * exact_gradient.norm()
 
 
-# --- sub-sampling ----------------------------------------------------------------------------------------------------
+# --- sub-sampling
+# ----------------------------------------------------------------------------------------------------
 
 
 @BOTH_WAYS
 @few
 @given(seeds, st.sampled_from([0.0, 0.05, 0.3, 0.8, 1.0]), st.sampled_from([0.0, 0.1, 0.5, 1.0]))
-def test_subsampling_uses_exactly_the_kept_pairs(seed: int, positives: float, negatives: float) -> None:
+def test_subsampling_uses_exactly_the_kept_pairs(
+    seed: int, positives: float, negatives: float
+) -> None:
     embeddings, labels = random_batch(seed, 8, 3, 3)
     generator = torch.Generator().manual_seed(seed)
     same = labels[:, None] == labels
@@ -263,7 +313,9 @@ def test_subsampling_uses_exactly_the_kept_pairs(seed: int, positives: float, ne
 
     kept_pairs = None if positives == negatives == 1 else kept
     assert_same(
-        ours, lambda z: reference.published(z, labels, z, labels, same_set=True, kept_pairs=kept_pairs), embeddings
+        ours,
+        lambda z: reference.published(z, labels, z, labels, same_set=True, kept_pairs=kept_pairs),
+        embeddings,
     )
 
 
@@ -287,7 +339,8 @@ def test_every_pair_is_kept_equally_often() -> None:
     assert (frequencies - 0.4).abs().max() < five_sigma
 
 
-# --- blocks ----------------------------------------------------------------------------------------------------------
+# --- blocks
+# ----------------------------------------------------------------------------------------------------------
 
 
 @settings(max_examples=60, deadline=None)
@@ -312,9 +365,14 @@ def test_blocks_of_any_size_equal_the_dense_loss(
     (n_anchors, n_candidates, n_classes), (same_set, with_mask) = sizes, same_set_and_mask
     anchors, anchor_labels = random_batch(seed, n_anchors, 3, n_classes, 2.0)
     candidates, labels = (
-        (anchors, anchor_labels) if same_set else random_batch(seed + 1, n_candidates, 3, n_classes, 2.0)
+        (anchors, anchor_labels)
+        if same_set
+        else random_batch(seed + 1, n_candidates, 3, n_classes, 2.0)
     )
-    kept = torch.rand(len(anchors), len(candidates), generator=torch.Generator().manual_seed(seed)) < 0.7
+    kept = (
+        torch.rand(len(anchors), len(candidates), generator=torch.Generator().manual_seed(seed))
+        < 0.7
+    )
 
     def loss(z: Tensor, how: DistanceName | Distance) -> Tensor:
         others = z if same_set else candidates.requires_grad_()
@@ -327,9 +385,13 @@ def test_blocks_of_any_size_equal_the_dense_loss(
         patch.setattr(blocks_module, "PAIRS_PER_BLOCK_CPU", pairs_per_block)
         assert_same(lambda z: loss(z, distance), lambda z: loss(z, dense), anchors)
         with torch.no_grad():  # there is a shorter way where no gradient is needed
-            torch.testing.assert_close(loss(anchors, distance), loss(anchors, dense), rtol=1e-10, atol=1e-12)
+            torch.testing.assert_close(
+                loss(anchors, distance), loss(anchors, dense), rtol=1e-10, atol=1e-12
+            )
         if not same_set:
-            gradients = [torch.autograd.grad(loss(anchors, how), candidates)[0] for how in (distance, dense)]
+            gradients = [
+                torch.autograd.grad(loss(anchors, how), candidates)[0] for how in (distance, dense)
+            ]
             torch.testing.assert_close(*gradients, rtol=1e-8, atol=1e-12)
 
 
@@ -352,7 +414,11 @@ def test_a_large_batch_is_computed_in_blocks() -> None:
         nca_loss(embeddings[:300], labels[:300]),
         nca_loss(embeddings, labels, distance=squared_euclidean),
     ]
-    assert ["BlockwiseLoss" in type(loss.grad_fn).__name__ for loss in losses] == [True, False, False]
+    assert ["BlockwiseLoss" in type(loss.grad_fn).__name__ for loss in losses] == [
+        True,
+        False,
+        False,
+    ]
 
 
 @pytest.mark.slow
@@ -374,10 +440,14 @@ def test_32768_embeddings_in_under_two_gib_and_90_seconds() -> None:
     ],
     ids=["nca", "episode", "matching"],
 )
-def test_gradients_of_many_batches_with_labels_of_their_own(loss: Callable[[Tensor, Tensor], Tensor]) -> None:
+def test_gradients_of_many_batches_with_labels_of_their_own(
+    loss: Callable[[Tensor, Tensor], Tensor],
+) -> None:
     """By `torch.func`, as support-set adaptation needs them."""
     episodes = [random_episode(seed, EpisodeShape(2, 3, 1), dim=3) for seed in range(4)]
-    gradients, values = torch.func.vmap(torch.func.grad_and_value(loss))(*map(torch.stack, zip(*episodes, strict=True)))
+    gradients, values = torch.func.vmap(torch.func.grad_and_value(loss))(
+        *map(torch.stack, zip(*episodes, strict=True))
+    )
     for (batch, labels), gradient, value in zip(episodes, gradients, values, strict=True):
         expected = value_and_gradient(lambda z: loss(z, labels), batch)  # noqa: B023 (called at once)
         torch.testing.assert_close((value, gradient), expected)
@@ -403,5 +473,9 @@ def test_distillation_of_neighbours_compares_what_each_image_picks(distance: Dis
 @given(st.floats(0, 1))
 def test_the_mixture_is_weighted(weight: float) -> None:
     (z, y), (logits, _) = random_batch(2, 7, 4, 3), random_batch(3, 7, 4, 3)
-    expected = weight * cross_entropy_loss(logits, y) + (1 - weight) * nca_loss(z, y, background=1e-10)
-    torch.testing.assert_close(mixed_loss(z, logits, y, cross_entropy_weight=weight, background=1e-10), expected)
+    expected = weight * cross_entropy_loss(logits, y) + (1 - weight) * nca_loss(
+        z, y, background=1e-10
+    )
+    torch.testing.assert_close(
+        mixed_loss(z, logits, y, cross_entropy_weight=weight, background=1e-10), expected
+    )

@@ -60,7 +60,9 @@ def test_batch_norms_folded_into_convolutions_change_nothing(name: str) -> None:
                 nn.init.uniform_(values, 0.5, 1.5)
     with torch.inference_mode():
         expected, folded = backbone.eval()(images()), fold_batch_norms(backbone)
-        torch.testing.assert_close(folded(images()), expected, rtol=1e-3, atol=1e-3 * float(expected.abs().max()))
+        torch.testing.assert_close(
+            folded(images()), expected, rtol=1e-3, atol=1e-3 * float(expected.abs().max())
+        )
     assert not any(isinstance(module, nn.BatchNorm2d) for module in folded.modules())
     assert any(isinstance(module, nn.BatchNorm2d) for module in backbone.modules())
 
@@ -69,15 +71,23 @@ def test_batch_norms_folded_into_convolutions_change_nothing(name: str) -> None:
 def test_every_parameter_gets_a_gradient(name: str) -> None:
     backbone = build_backbone(name, input_size=32)
     backbone(images(4)).square().sum().backward()
-    without = [key for key, p in backbone.named_parameters() if p.grad is None or not p.grad.abs().sum() > 0]
-    # A convolution's bias before batch norm has no effect, and a gradient of rounding errors at most.
+    without = [
+        key
+        for key, p in backbone.named_parameters()
+        if p.grad is None or not p.grad.abs().sum() > 0
+    ]
+    # A convolution's bias before batch norm has no effect, and a gradient of rounding errors at
+    # most.
     assert [key for key in without if not key.endswith(".bias")] == []
 
 
 def test_the_networks_are_the_published_ones() -> None:
     torch.manual_seed(0)
     resnet12 = build_backbone("resnet12").eval()
-    counts = [n_parameters(one) for one in (resnet12, build_backbone("resnet12-metaopt"), build_backbone("conv4"))]
+    counts = [
+        n_parameters(one)
+        for one in (resnet12, build_backbone("resnet12-metaopt"), build_backbone("conv4"))
+    ]
     assert counts == [9_427_840, 12_424_320, 113_088]
     assert resnet12.multi_layer(images()).shape == (2, 1120)
     assert [stage.shape[-1] for stage in resnet12.stages(images(side=84))] == [84, 42, 21, 11]
@@ -107,16 +117,21 @@ def test_dropblock_drops_squares_at_its_rate_and_keeps_the_scale() -> None:
     # Each dropped place lies in a 3 × 3 square of dropped places.
     zeros = (dropped == 0).float()
     whole_squares = torch.nn.functional.avg_pool2d(zeros, 3, stride=1) > 0.99
-    covered = torch.nn.functional.max_pool2d(torch.nn.functional.pad(whole_squares.float(), (2, 2, 2, 2)), 3, stride=1)
+    covered = torch.nn.functional.max_pool2d(
+        torch.nn.functional.pad(whole_squares.float(), (2, 2, 2, 2)), 3, stride=1
+    )
     assert torch.equal(covered, zeros)
     smaller_than_a_square = DropBlock(0.5, block_size=5)(torch.ones(8, 64, 2, 2))
     assert set((smaller_than_a_square == 0).flatten(2).sum(2).flatten().tolist()) == {0, 4}
 
 
 @pytest.mark.parametrize(
-    ("name", "side"), [("resnet12-metaopt", 48), ("resnet12-dropblock", 32), ("conv4-32-dropblock", 28)]
+    ("name", "side"),
+    [("resnet12-metaopt", 48), ("resnet12-dropblock", 32), ("conv4-32-dropblock", 28)],
 )
-def test_dropblock_is_active_in_the_network_from_the_first_step_and_only_in_training(name: str, side: int) -> None:
+def test_dropblock_is_active_in_the_network_from_the_first_step_and_only_in_training(
+    name: str, side: int
+) -> None:
     """Nothing else differs: in evaluation, the same weights without it give the same embeddings."""
     torch.manual_seed(0)
     backbone, batch = build_backbone(name, input_size=side), images(4, side)
@@ -129,7 +144,9 @@ def test_dropblock_is_active_in_the_network_from_the_first_step_and_only_in_trai
         if isinstance(module, DropBlock):
             module.eval()
     with_it, without_it = backbone.stages(batch), without.stages(batch)
-    if name.endswith("-dropblock"):  # the first two stages have none; those of resnet12-metaopt have dropout
+    if name.endswith(
+        "-dropblock"
+    ):  # the first two stages have none; those of resnet12-metaopt have dropout
         assert torch.equal(with_it[1], without_it[1])
     for maps, alone in zip(with_it[2:], without_it[2:], strict=True):
         assert (maps == 0).float().mean() > (alone == 0).float().mean() + 0.02
@@ -142,7 +159,9 @@ def test_timm_names_its_extra() -> None:
 
 
 @needs_timm
-@pytest.mark.parametrize("model", ["resnet10t", "convnext_atto", "vit_tiny_patch16_224", "mobilenetv3_small_050"])
+@pytest.mark.parametrize(
+    "model", ["resnet10t", "convnext_atto", "vit_tiny_patch16_224", "mobilenetv3_small_050"]
+)
 def test_timm_models_are_backbones(model: str) -> None:
     backbone: Backbone = build_backbone(f"timm:{model}").eval()
     side = backbone.spec.input_size
@@ -163,7 +182,9 @@ def test_every_module_is_called(name: str) -> None:
     for path, module in backbone.named_modules():
         module.register_forward_hook(lambda *_, path=path: called.add(path))
     backbone(torch.zeros(2, 3, 16, 16))
-    assert called == {path for path, module in backbone.named_modules() if not isinstance(module, nn.ModuleList)}
+    assert called == {
+        path for path, module in backbone.named_modules() if not isinstance(module, nn.ModuleList)
+    }
 
 
 def test_only_blocks_with_norms_of_their_own_can_be_fused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -185,7 +206,9 @@ def test_where_kernels_do_not_run_nothing_is_fused(caplog: pytest.LogCaptureFixt
 
 
 @needs_timm
-def test_timm_without_network_is_one_sentence_at_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_timm_without_network_is_one_sentence_at_once(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     def unreachable(*_: object, **__: object) -> None:
         raise OSError
 
@@ -208,7 +231,10 @@ def test_timm_models_take_a_weights_file_and_another_size(tmp_path: Path) -> Non
     assert (loaded.spec.name, loaded.spec.input_size) == (name, 224)
     with torch.no_grad():
         torch.testing.assert_close(loaded(images(side=224)), trained(images(side=224)))
-        assert load_backbone(f"{name}@{file}", input_size=96)(images(side=96)).shape == (2, loaded.embedding_dim)
+        assert load_backbone(f"{name}@{file}", input_size=96)(images(side=96)).shape == (
+            2,
+            loaded.embedding_dim,
+        )
     with pytest.raises(FileFormatError, match="weights.pth has no weights of timm:resnet10t"):
         load_backbone(f"timm:resnet10t@{file}")
     with pytest.raises(InputError, match="gone.pth"):

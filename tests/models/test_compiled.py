@@ -1,6 +1,7 @@
 """The kernels compile for a GPU of compute capability 9.0, here, where there need not be one.
 
-Run as a script, this writes the PTX of each kernel as JSON: with `TRITON_INTERPRET`, as in tests, nothing is compiled.
+Run as a script, this writes the PTX of each kernel as JSON: with `TRITON_INTERPRET`, as in tests,
+nothing is compiled.
 """
 
 import json
@@ -39,7 +40,9 @@ def test_the_kernels_compile_and_do_not_count_in_16_bits(tmp_path: Path) -> None
     assert len(compiled) == 10
     for name, ptx in compiled.items():
         assert "ld.global" in ptx
-        assert not re.findall(r"\b(?:add|sub|mul|mad|div|rem)(?!\.wide)[.\w]*\.[su]16(?:x2)?\b", ptx), name
+        assert not re.findall(
+            r"\b(?:add|sub|mul|mad|div|rem)(?!\.wide)[.\w]*\.[su]16(?:x2)?\b", ptx
+        ), name
 
 
 def ptx(kernel: Any, dtype: str, num_warps: int, constants: dict[str, Any]) -> str:
@@ -57,7 +60,9 @@ def ptx(kernel: Any, dtype: str, num_warps: int, constants: dict[str, Any]) -> s
             signature[name] = "*fp32" if name in FLOATS else f"*{dtype}"
             alignment[(number,)] = [["tt.divisibility", 16]]
     source = ASTSource(fn=kernel, signature=signature, constexprs=values, attrs=alignment)
-    text: str = compile(source, target=GPUTarget("cuda", 90, 32), options={"num_warps": num_warps}).asm["ptx"]
+    text: str = compile(
+        source, target=GPUTarget("cuda", 90, 32), options={"num_warps": num_warps}
+    ).asm["ptx"]
     return text
 
 
@@ -79,7 +84,11 @@ def main() -> None:
     norms: list[tuple[str, int, dict[str, Any]]] = [
         ("_summarise", triton_norm.SUMMING["num_warps"], {"rows": 64, "channels": 64}),
         ("_normalise", 4, block | every),
-        ("_add_up_gradients", triton_norm.SUMMING_MORE["num_warps"], block | every | {"twofold": True, "keep": True}),
+        (
+            "_add_up_gradients",
+            triton_norm.SUMMING_MORE["num_warps"],
+            block | every | {"twofold": True, "keep": True},
+        ),
         ("_spread_gradients", 4, block | {"slope": 1.0}),
     ]
     for name, num_warps, constants in norms:

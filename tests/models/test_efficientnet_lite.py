@@ -57,7 +57,9 @@ def test_loading_imports_no_module_of_the_wheel() -> None:
     assert done.stdout.strip() == "[]"
 
 
-def test_a_damaged_weights_file_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_damaged_weights_file_is_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "weights.pth"
     path.write_bytes(b"not weights")
     monkeypatch.setattr("nearshot.models.efficientnet_lite.weights_file", lambda name: path)
@@ -74,7 +76,9 @@ def test_auto_is_the_backbone_for_photographs() -> None:
     assert advice_on(small, 0.9) == advice_on(len, 0.5) == ""
 
 
-def test_auto_without_the_extra_is_the_small_network_and_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_auto_without_the_extra_is_the_small_network_and_names_the_extra(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     for module in ("recommended", "efficientnet_lite"):
         monkeypatch.setattr(f"nearshot.models.{module}.weights_file", lambda name: None)
     with pytest.warns(UserWarning, match=r"nearshot\[photos\]"):
@@ -92,5 +96,7 @@ def test_the_quoted_accuracies_are_those_of_the_benchmark() -> None:
     for name, accuracies in recommended.ACCURACY.items():
         for dataset, accuracy in accuracies.items():
             rows = datasets[dataset]["networks"][name]
-            (found,) = (row for row in rows if (row["head"], row["features"]) == ("ridge", "normalised"))
+            (found,) = (
+                row for row in rows if (row["head"], row["features"]) == ("ridge", "normalised")
+            )
             assert accuracy == round(found["accuracy_percent"]["mean"], 1)

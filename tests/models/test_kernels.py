@@ -28,12 +28,19 @@ pytest.importorskip("triton")
 DEVICE = torch.device("cuda:0" if torch.cuda.is_available() else "cpu")
 NEEDS_A_GPU = pytest.mark.skipif(DEVICE.type == "cpu", reason="needs a GPU")
 SLOW = pytest.mark.slow
-NORM_SHAPES = [(2, 64, 3, 3), *(pytest.param(s, marks=SLOW) for s in [(3, 160, 9, 7), (4, 16, 1, 1), (1, 32, 40, 40)])]
+NORM_SHAPES = [
+    (2, 64, 3, 3),
+    *(pytest.param(s, marks=SLOW) for s in [(3, 160, 9, 7), (4, 16, 1, 1), (1, 32, 40, 40)]),
+]
 TWO_PLACES = (1, 64, 1, 2)  # where the gradients nearly cancel
 OTHER_STEMS = [(2, 16, 3, 5), (2, 160, 16, 16), TWO_PLACES, (5, 32, 13, 13)]
 STEM_SHAPES = [(3, 64, 9, 7), *(pytest.param(shape, marks=SLOW) for shape in OTHER_STEMS)]
 SECOND_DIFFERENCES = torch.tensor([[0.0, 1, 0], [1, -4, 1], [0, 1, 0]], device=DEVICE)
-SIDES = {"resnet12": 8, "resnet12-metaopt": 16, "conv4-32": 16}  # no larger than they need, since Triton is interpreted
+SIDES = {
+    "resnet12": 8,
+    "resnet12-metaopt": 16,
+    "conv4-32": 16,
+}  # no larger than they need, since Triton is interpreted
 
 
 @pytest.fixture(autouse=True)
@@ -62,7 +69,11 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def share(monkeypatch: pytest.MonkeyPatch, kind: str, **changes: int) -> None:
     """Let so many programs do the sums, in small tiles."""
     kernels = importlib.import_module(f"nearshot.models.kernels.triton_{kind}")
-    names = ("SUMMING", "BACKWARD") if kind == "stem" else ("SUMMING", "SUMMING_GRADIENTS", "SUMMING_MORE")
+    names = (
+        ("SUMMING", "BACKWARD")
+        if kind == "stem"
+        else ("SUMMING", "SUMMING_GRADIENTS", "SUMMING_MORE")
+    )
     for name in names:
         monkeypatch.setattr(kernels, name, getattr(kernels, name) | changes)
 
@@ -75,7 +86,11 @@ def tensor(shape: tuple[int, ...], seed: int, dtype: torch.dtype = torch.float32
 def smooth(shape: tuple[int, ...]) -> Tensor:
     """Images like photographs that were made larger: neighbours are nearly alike, and the mean is not zero."""
     coarse = tensor((shape[0], 3, 3, 3), 0, torch.float64)
-    return F.interpolate(coarse, size=shape[2:], mode="bilinear") + 0.5 + 0.01 * tensor(shape, 1, torch.float64)
+    return (
+        F.interpolate(coarse, size=shape[2:], mode="bilinear")
+        + 0.5
+        + 0.01 * tensor(shape, 1, torch.float64)
+    )
 
 
 def distance(got: Tensor, expected: Tensor) -> float:
@@ -104,11 +119,20 @@ def plain_stem(convolution: nn.Module, norm: nn.Module, images: Tensor) -> Tenso
     return plain_norm_act(norm, convolution(images))
 
 
-def answers(output: Tensor, leaves: Sequence[Any], norms: Sequence[nn.Module], uses: int = 1) -> list[Any]:
+def answers(
+    output: Tensor, leaves: Sequence[Any], norms: Sequence[nn.Module], uses: int = 1
+) -> list[Any]:
     """Return the output, the gradients of a sum of its uses, and the running statistics."""
-    parts = [use * tensor((*output.shape,), 6 + i).to(output.dtype) for i, use in enumerate(two_uses(output)[:uses])]
+    parts = [
+        use * tensor((*output.shape,), 6 + i).to(output.dtype)
+        for i, use in enumerate(two_uses(output)[:uses])
+    ]
     torch.stack(parts).sum().backward()
-    return [output, *(leaf.grad for leaf in leaves), *(buffer for norm in norms for buffer in norm.buffers())]
+    return [
+        output,
+        *(leaf.grad for leaf in leaves),
+        *(buffer for norm in norms for buffer in norm.buffers()),
+    ]
 
 
 def assert_all_close(expected: list[Any], got: list[Any], tolerance: float) -> None:
@@ -116,23 +140,38 @@ def assert_all_close(expected: list[Any], got: list[Any], tolerance: float) -> N
         torch.testing.assert_close(other.to(one.dtype), one, rtol=tolerance, atol=tolerance)
 
 
-# --- batch norm ------------------------------------------------------------------------------------------------------
+# --- batch norm
+# ------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("shape", NORM_SHAPES)
 @pytest.mark.parametrize("shortcut", ["", "shortcut", "shortcut with a norm"])
 @pytest.mark.parametrize("slope", [0.0, 0.1])
 @pytest.mark.parametrize("uses", [pytest.param(1, marks=SLOW), 2])
-def test_norm(shape: tuple[int, ...], shortcut: str, slope: float, uses: int, calls: list[str]) -> None:
+def test_norm(
+    shape: tuple[int, ...], shortcut: str, slope: float, uses: int, calls: list[str]
+) -> None:
     """Values, gradients and statistics."""
     n_inputs, n_norms = (2 if shortcut else 1), (2 if "norm" in shortcut else 1)
     found = []
     for act, dtype in ((plain_norm_act, torch.float64), (norm_act, torch.float32)):
-        inputs = [(3 * tensor(shape, 4 + i) + 50 * (1 - i)).to(dtype).requires_grad_() for i in range(n_inputs)]
-        norms = [a_norm(shape[1], seed=10 * i + 1).to(dtype) for i in range(n_norms)]  # first far from zero: digits
+        inputs = [
+            (3 * tensor(shape, 4 + i) + 50 * (1 - i)).to(dtype).requires_grad_()
+            for i in range(n_inputs)
+        ]
+        norms = [
+            a_norm(shape[1], seed=10 * i + 1).to(dtype) for i in range(n_norms)
+        ]  # first far from zero: digits
         shortcut_and_norm: list[Any] = [*inputs[1:], *norms[1:]]
         output = act(norms[0], inputs[0], *shortcut_and_norm, slope=slope)
-        found.append(answers(output, [*inputs, *(one for norm in norms for one in norm.parameters())], norms, uses))
+        found.append(
+            answers(
+                output,
+                [*inputs, *(one for norm in norms for one in norm.parameters())],
+                norms,
+                uses,
+            )
+        )
     assert calls == ["_line_of"] * n_norms + ["_backward"]
     assert_all_close(found[0], found[1], tolerance=2e-4)
 
@@ -182,10 +221,14 @@ def test_norm_in_evaluation(shape: tuple[int, ...], calls: list[str]) -> None:
     with torch.no_grad():
         for past in (None, a_norm(shape[1], seed=7).eval()):
             exact = None if past is None else copy.deepcopy(past).double()
-            expected = plain_norm_act(copy.deepcopy(norm).double(), x.double(), shortcut.double(), exact)
+            expected = plain_norm_act(
+                copy.deepcopy(norm).double(), x.double(), shortcut.double(), exact
+            )
             assert_all_close([expected], [norm_act(norm, x, shortcut, past)], tolerance=1e-4)
     assert calls == ["_line_of"] * 3
-    assert norm_act(norm, x.requires_grad_(), shortcut).requires_grad  # with gradients, PyTorch's own
+    assert norm_act(
+        norm, x.requires_grad_(), shortcut
+    ).requires_grad  # with gradients, PyTorch's own
     assert calls == ["_line_of"] * 3
 
 
@@ -205,18 +248,23 @@ def test_bfloat16_comes_and_goes(calls: list[str]) -> None:
     assert calls == ["_line_of", "_backward"]
     for expected, got in zip(*found, strict=True):
         assert got.dtype == torch.bfloat16 == expected.dtype
-        assert distance(got, expected) < 0.03  # a sum of two rounded numbers may fall on the other side of zero
+        assert (
+            distance(got, expected) < 0.03
+        )  # a sum of two rounded numbers may fall on the other side of zero
 
 
 @NEEDS_A_GPU
 def test_more_places_than_a_side_of_a_grid_has_programs() -> None:
     norm = a_norm(16).eval()
-    x = torch.randn(1, 16, 4500, 4500, device=DEVICE, dtype=torch.bfloat16).to(memory_format=torch.channels_last)
+    x = torch.randn(1, 16, 4500, 4500, device=DEVICE, dtype=torch.bfloat16).to(
+        memory_format=torch.channels_last
+    )
     with torch.no_grad():
         assert distance(norm_act(norm, x)[..., -2:], plain_norm_act(norm, x[..., -2:])) < 0.01
 
 
-# --- the first convolution -------------------------------------------------------------------------------------------
+# --- the first convolution
+# -------------------------------------------------------------------------------------------
 
 
 def stem_answers(
@@ -235,10 +283,15 @@ def stem_answers(
 
 @pytest.mark.parametrize("shape", STEM_SHAPES)
 @pytest.mark.parametrize(
-    ("uses", "programs"), [pytest.param(1, None, marks=SLOW), pytest.param(2, None, marks=SLOW), (2, 2)]
+    ("uses", "programs"),
+    [pytest.param(1, None, marks=SLOW), pytest.param(2, None, marks=SLOW), (2, 2)],
 )
 def test_stem(
-    shape: tuple[int, ...], uses: int, programs: int | None, calls: list[str], monkeypatch: pytest.MonkeyPatch
+    shape: tuple[int, ...],
+    uses: int,
+    programs: int | None,
+    calls: list[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Values, gradients and statistics."""
     if programs is not None:  # each has several tiles then
@@ -260,7 +313,9 @@ def test_weights_that_see_only_fine_detail() -> None:
 def test_stem_in_evaluation(calls: list[str]) -> None:
     images, convolution, norm = smooth((3, 3, 9, 7)).float(), a_convolution(64), a_norm(64).eval()
     with torch.no_grad():
-        expected = plain_stem(copy.deepcopy(convolution).double(), copy.deepcopy(norm).double(), images.double())
+        expected = plain_stem(
+            copy.deepcopy(convolution).double(), copy.deepcopy(norm).double(), images.double()
+        )
         got = conv_norm_act(convolution, norm, images)
     assert calls == ["_line_of"]
     assert got.is_contiguous(memory_format=torch.channels_last)
@@ -277,7 +332,9 @@ def test_autocast_is_obeyed(dtype: torch.dtype, calls: list[str]) -> None:
         with torch.autocast(DEVICE.type, dtype):
             output = act(convolution, norm, images)
         assert output.dtype == dtype
-        output.backward(tensor((4, 64, 8, 8), 6, dtype) * output.detach())  # little where rounding decides the sign
+        output.backward(
+            tensor((4, 64, 8, 8), 6, dtype) * output.detach()
+        )  # little where rounding decides the sign
         gradients = [p.grad for p in (*convolution.parameters(), *norm.parameters())]
         found.append([output, *gradients, norm.running_mean, norm.running_var])
     assert calls == ["_line_of", "_backward"]
@@ -287,8 +344,14 @@ def test_autocast_is_obeyed(dtype: torch.dtype, calls: list[str]) -> None:
 
 
 def test_images_with_gradients_and_float64_are_pytorchs(calls: list[str]) -> None:
-    convolution, norm, images = a_convolution(16).double(), a_norm(16).double(), tensor((2, 3, 6, 6), 0).double()
-    got, expected = (act(convolution, copy.deepcopy(norm), images) for act in (conv_norm_act, plain_stem))
+    convolution, norm, images = (
+        a_convolution(16).double(),
+        a_norm(16).double(),
+        tensor((2, 3, 6, 6), 0).double(),
+    )
+    got, expected = (
+        act(convolution, copy.deepcopy(norm), images) for act in (conv_norm_act, plain_stem)
+    )
     torch.testing.assert_close(got, expected)
     assert not calls
     images = images.float().requires_grad_()
@@ -298,7 +361,9 @@ def test_images_with_gradients_and_float64_are_pytorchs(calls: list[str]) -> Non
 
 @NEEDS_A_GPU
 def test_more_places_than_32_bits_count() -> None:
-    images = torch.randn(1, 3, 6000, 6000, device=DEVICE, dtype=torch.bfloat16).to(memory_format=torch.channels_last)
+    images = torch.randn(1, 3, 6000, 6000, device=DEVICE, dtype=torch.bfloat16).to(
+        memory_format=torch.channels_last
+    )
     norm = a_norm(64).eval()  # 2.3 thousand million outputs
     with torch.no_grad():
         expected = plain_stem(a_convolution(64).bfloat16().float(), norm, images[:, :, -4:].float())
@@ -306,10 +371,12 @@ def test_more_places_than_32_bits_count() -> None:
     assert distance(got[:, :, -2:], expected[:, :, -2:]) < 0.02
 
 
-# --- whole networks --------------------------------------------------------------------------------------------------
+# --- whole networks
+# --------------------------------------------------------------------------------------------------
 
 
-# The stem of resnet12 has kernels of its own; norms of shortcuts go with those that they are added to.
+# The stem of resnet12 has kernels of its own; norms of shortcuts go with those that they are added
+# to.
 @pytest.mark.parametrize(
     ("name", "n_norms", "n_shortcuts"),
     [
@@ -318,7 +385,9 @@ def test_more_places_than_32_bits_count() -> None:
         ("conv4-32", 4, 0),
     ],
 )
-def test_a_backbone_learns_the_same(name: str, n_norms: int, n_shortcuts: int, calls: list[str]) -> None:
+def test_a_backbone_learns_the_same(
+    name: str, n_norms: int, n_shortcuts: int, calls: list[str]
+) -> None:
     """Whole networks, one step: the same embeddings and gradients, and the same embeddings in evaluation after it."""
     torch.manual_seed(0)
     plain = build_backbone(name, input_size=SIDES[name]).to(DEVICE)
@@ -339,7 +408,8 @@ def test_a_backbone_learns_the_same(name: str, n_norms: int, n_shortcuts: int, c
         assert distance(got, expected) < 1e-3
 
 
-# --- kernels that compute something else than PyTorch are found out before they are used -----------------------------
+# --- kernels that compute something else than PyTorch are found out before they are used
+# -----------------------------
 
 
 def test_the_kernels_agree_and_draw_nothing(caplog: pytest.LogCaptureFixture) -> None:
@@ -369,5 +439,10 @@ def test_a_difference_is_found_and_logged(
 
 def test_what_is_not_a_number_is_a_difference() -> None:
     same = relative_difference(plain_stem, plain_stem, DEVICE)
-    assert same == 0 if DEVICE.type == "cpu" else same < TOLERANCE  # on a GPU, one side is in bfloat16
-    assert relative_difference(lambda *given: plain_stem(*given) * torch.nan, plain_stem, DEVICE) == torch.inf
+    assert (
+        same == 0 if DEVICE.type == "cpu" else same < TOLERANCE
+    )  # on a GPU, one side is in bfloat16
+    assert (
+        relative_difference(lambda *given: plain_stem(*given) * torch.nan, plain_stem, DEVICE)
+        == torch.inf
+    )

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import safetensors.torch
 import torch
-from layouts import Call
+from tests.helpers.layouts import Call
 
 import nearshot
 from nearshot.errors import FileFormatError, InputError, NearshotError
@@ -54,7 +54,9 @@ def test_every_backbone_comes_back_the_same(name: str, tmp_path: Path) -> None:
     images = torch.randn(4, 3, 32, 32)
     backbone(images)  # moves the running statistics of batch norm
     mean = torch.randn(backbone.embedding_dim)
-    save_backbone(backbone, tmp_path / "weights.safetensors", training_mean=mean, notes={"data": "noise"})
+    save_backbone(
+        backbone, tmp_path / "weights.safetensors", training_mean=mean, notes={"data": "noise"}
+    )
     loaded = nearshot.load_backbone(tmp_path / "weights.safetensors")
     assert not loaded.training
     torch.testing.assert_close(loaded(images), backbone.eval()(images), rtol=0, atol=0)
@@ -87,7 +89,11 @@ def test_a_broken_or_unfitting_backbone_is_not_saved(tmp_path: Path) -> None:
     backbone = build_backbone("conv4", input_size=16)
     refused: list[tuple[torch.nn.Module, dict[str, Any], str]] = [
         (backbone, {"training_mean": torch.zeros(3)}, r"training_mean .*\(64,\).*\(3,\)"),
-        (backbone, {"training_mean": torch.full((64,), 1e6), "dtype": torch.float16}, "torch.float16"),
+        (
+            backbone,
+            {"training_mean": torch.full((64,), 1e6), "dtype": torch.float16},
+            "torch.float16",
+        ),
         (backbone, {"dtype": torch.int8}, "torch.int8"),
         (backbone, {"notes": {"accuracy": 0.5}}, "Notes"),
         (torch.nn.Linear(3, 3), {}, "Linear"),
@@ -100,14 +106,18 @@ def test_a_broken_or_unfitting_backbone_is_not_saved(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == []
 
 
-@pytest.mark.filterwarnings("ignore:.*script_method:DeprecationWarning")  # of torch.compile's own imports
+@pytest.mark.filterwarnings(
+    "ignore:.*script_method:DeprecationWarning"
+)  # of torch.compile's own imports
 def test_a_wrapped_backbone_is_saved_as_what_it_is(tmp_path: Path) -> None:
     backbone = build_backbone("conv4", input_size=16)
     compiled: Any = torch.compile(backbone)
     for wrapped in (compiled, torch.nn.DataParallel(backbone)):
         save_backbone(wrapped, tmp_path / "w.safetensors")
         loaded = load_backbone(tmp_path / "w.safetensors")
-        assert torch.equal(next(loaded.parameters()), next(backbone.parameters()).cpu())  # a GPU may have taken it
+        assert torch.equal(
+            next(loaded.parameters()), next(backbone.parameters()).cpu()
+        )  # a GPU may have taken it
 
 
 def test_other_formats_are_refused_and_a_pickle_does_not_run(tmp_path: Path) -> None:
@@ -134,12 +144,17 @@ def test_other_formats_are_refused_and_a_pickle_does_not_run(tmp_path: Path) -> 
         ({"spec": {"std": [1.0, 0.0, 1.0]}}, "description"),
         ({"metadata": {"spec": "[]"}}, "description"),
         ({"metadata": {"spec": "[" * 100_000}}, "description"),
-        ({"tensors": {"backbone.blocks.0.0.weight": torch.zeros(1)}}, r"blocks.0.0.weight.*\[1\].*\[64, 3, 3, 3\]"),
+        (
+            {"tensors": {"backbone.blocks.0.0.weight": torch.zeros(1)}},
+            r"blocks.0.0.weight.*\[1\].*\[64, 3, 3, 3\]",
+        ),
         ({"tensors": {"backbone.blocks.0.0.weight": None}}, "conv4.*blocks.0.0.weight"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_damaged_files_say_what_is_wrong(saved: Path, changes: dict[str, Any], message: str) -> None:
+def test_damaged_files_say_what_is_wrong(
+    saved: Path, changes: dict[str, Any], message: str
+) -> None:
     with pytest.raises(FileFormatError, match=message):
         load_backbone(damaged(saved, **changes))
 
@@ -151,11 +166,14 @@ def test_a_missing_file_says_so(tmp_path: Path) -> None:
         save_backbone(build_backbone("conv4"), tmp_path / "no" / "such" / "w.safetensors")
 
 
-# --- published backbones ---------------------------------------------------------------------------------------------
+# --- published backbones
+# ---------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
-def test_a_published_backbone_is_loaded_by_name_and_its_card_says_what_was_measured(name: str) -> None:
+def test_a_published_backbone_is_loaded_by_name_and_its_card_says_what_was_measured(
+    name: str,
+) -> None:
     backbone = load_backbone(name)
     assert backbone.spec.training_mean is not None
     assert not backbone.training
@@ -165,12 +183,17 @@ def test_a_published_backbone_is_loaded_by_name_and_its_card_says_what_was_measu
     assert result["id"] == notes["run"]
     assert f"epoch {notes['epoch']}" in card
     for split in ("val", "test"):
-        numbers = [Accuracy.from_dict(result["accuracies"][f"{split} {shot}-shot centroid"]) for shot in (1, 5)]
+        numbers = [
+            Accuracy.from_dict(result["accuracies"][f"{split} {shot}-shot centroid"])
+            for shot in (1, 5)
+        ]
         assert f"| {numbers[0]} | {numbers[1]} |" in card
         assert f"{split} 5-shot centroid {numbers[1]} %" in notes["accuracy"]
 
 
-def test_a_damaged_published_file_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_damaged_published_file_is_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     name = next(iter(PUBLISHED))
     content = bytearray(published_file(name).read_bytes())
     content[-1] ^= 1
@@ -180,7 +203,8 @@ def test_a_damaged_published_file_is_one_sentence(tmp_path: Path, monkeypatch: p
         load_backbone(name)
 
 
-# --- atomic writes ---------------------------------------------------------------------------------------------------
+# --- atomic writes
+# ---------------------------------------------------------------------------------------------------
 
 
 def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
@@ -222,7 +246,10 @@ def test_heads_are_kept_beside_the_backbone(bias: bool, tmp_path: Path) -> None:
     head = LinearHead(backbone.embedding_dim, 5)
     save_backbone(backbone, file, projection=projection, head=head)
     features = torch.randn(3, backbone.embedding_dim)
-    for found, expected in ((load_head(file, "projection"), projection), (load_head(file, "head"), head)):
+    for found, expected in (
+        (load_head(file, "projection"), projection),
+        (load_head(file, "head"), head),
+    ):
         assert found is not None
         assert torch.equal(found(features), expected(features))
     images = torch.randn(2, 3, 16, 16)

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from settings import TINY
-from tiny import prepare_tiny
+from tests.helpers.settings import TINY
+from tests.helpers.tiny import prepare_tiny
 
 from nearshot.data.augment import normalise_images, view_of
 from nearshot.errors import InputError
@@ -28,7 +28,12 @@ def data_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def trained(data_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of a network that takes images of any size."""
     folder = tmp_path_factory.mktemp("runs") / "run"
-    train(replace(TINY, backbone="resnet12", epochs=1, validate_every=1), folder=folder, data_dir=data_dir, show=False)
+    train(
+        replace(TINY, backbone="resnet12", epochs=1, validate_every=1),
+        folder=folder,
+        data_dir=data_dir,
+        show=False,
+    )
     return folder
 
 
@@ -42,7 +47,9 @@ OPTIONS = [
 
 
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
-def test_features_and_centre_are_those_of_a_loop(options: FeatureOptions, trained: Path, data_dir: Path) -> None:
+def test_features_and_centre_are_those_of_a_loop(
+    options: FeatureOptions, trained: Path, data_dir: Path
+) -> None:
     run = TrainedRun(trained, data_dir=data_dir)
     weights = run.best_weights(5, "centroid")
     network, store = run.network(weights, options), run.store("test")
@@ -74,17 +81,27 @@ def test_results_are_of_their_options_and_say_so(trained: Path, data_dir: Path) 
     found = [evaluate_run(trained, request, data_dir=data_dir)[0] for request in requests]
     assert [one.options for one in found] == OPTIONS
     assert len({one.accuracy.per_episode.numpy().tobytes() for one in found}) > 2
-    again = [evaluate_run(trained, request, data_dir=data_dir)[0] for request in requests]  # from files
+    again = [
+        evaluate_run(trained, request, data_dir=data_dir)[0] for request in requests
+    ]  # from files
     assert [one.as_dict() for one in again] == [one.as_dict() for one in found]
     run = TrainedRun(trained, data_dir=data_dir)
     network, store = run.network(run.best_weights(5, "centroid"), OPTIONS[-1]), run.store("test")
     accuracy = evaluate_features(
-        network.features(store), store.labels, centre=network.centre(), n_shot=5, n_way=2, n_query=5, n_episodes=50
+        network.features(store),
+        store.labels,
+        centre=network.centre(),
+        n_shot=5,
+        n_way=2,
+        n_query=5,
+        n_episodes=50,
     )
     assert accuracy.mean == found[-1].accuracy.mean
 
 
-def test_weights_alone_need_the_training_split_for_some(trained: Path, data_dir: Path, tmp_path: Path) -> None:
+def test_weights_alone_need_the_training_split_for_some(
+    trained: Path, data_dir: Path, tmp_path: Path
+) -> None:
     weights = TrainedRun(trained, data_dir=data_dir).best_weights(5, "centroid")
     request = Request(dataset="tiny", shots=(1,), n_way=2, n_query=5, n_episodes=20)
     for options in (OPTIONS[0], OPTIONS[-1]):
@@ -94,7 +111,9 @@ def test_weights_alone_need_the_training_split_for_some(trained: Path, data_dir:
     try:
         prepare_tiny(data_dir / "more", name="other", seed=3, n_images=12)
         elsewhere = replace(request, dataset="other", n_views=2)
-        assert evaluate_weights(weights, elsewhere, data_dir=data_dir / "more")[0].options.n_views == 2
+        assert (
+            evaluate_weights(weights, elsewhere, data_dir=data_dir / "more")[0].options.n_views == 2
+        )
         with pytest.raises(InputError, match="power.*training split"):
             evaluate_weights(weights, replace(elsewhere, power=0.5), data_dir=data_dir / "more")
     finally:

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from settings import TINY, Stops
-from tiny import prepare_tiny
+from tests.helpers.settings import TINY, Stops
+from tests.helpers.tiny import prepare_tiny
 
 from nearshot.cli import main
 from nearshot.errors import InputError
-from nearshot.experiments.measurement import measure
-from nearshot.experiments.results import Measurement
+from nearshot.paper.measurement import measure
+from nearshot.paper.results import Measurement
 from nearshot.runs.evaluate import Request, evaluate_run, evaluate_weights
 from nearshot.runs.network import TrainedRun, Unfinished
 from nearshot.training import Hardware, OwnLoss, TrainConfig, TrainResult, train
@@ -39,7 +39,9 @@ def trained(config: TrainConfig, folder: Path, data_dir: Path) -> TrainResult:
 def a_stopped_run(data_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Stopped:
     """A run of six epochs that was stopped in the middle of its fourth, and what it said of itself."""
     folder = tmp_path_factory.mktemp("unfinished")
-    config = replace(TINY, epochs=6, validate_every=1, method=OwnLoss("stops", Stops(20)))  # an epoch has 6 steps
+    config = replace(
+        TINY, epochs=6, validate_every=1, method=OwnLoss("stops", Stops(20))
+    )  # an epoch has 6 steps
     return folder / "run", trained(config, folder / "run", data_dir)
 
 
@@ -50,14 +52,19 @@ def stopped(a_stopped_run: Stopped, tmp_path: Path) -> Stopped:
     return tmp_path / "run", a_stopped_run[1]
 
 
-def test_a_stopped_run_is_measured_with_its_best_weights_so_far(stopped: Stopped, data_dir: Path) -> None:
+def test_a_stopped_run_is_measured_with_its_best_weights_so_far(
+    stopped: Stopped, data_dir: Path
+) -> None:
     run, result = stopped
     assert not result.finished
     found = evaluate_run(run, ASKED, data_dir=data_dir, unfinished=True)
     assert [one.n_shot for one in found] == [1, 5]
     for one in found:
         assert one.unfinished == Unfinished(epochs_done=3, epochs=6)
-        assert one.weights == f"epoch-{result.best_epochs[f'{one.n_shot}-shot centroid']:04d}.safetensors"
+        assert (
+            one.weights
+            == f"epoch-{result.best_epochs[f'{one.n_shot}-shot centroid']:04d}.safetensors"
+        )
         asked = replace(ASKED, shots=(one.n_shot,))
         (alone,) = evaluate_weights(run / "weights" / one.weights, asked, data_dir=data_dir)
         assert torch.equal(one.accuracy.per_episode, alone.accuracy.per_episode)
@@ -66,7 +73,9 @@ def test_a_stopped_run_is_measured_with_its_best_weights_so_far(stopped: Stopped
     assert [name.startswith("unfinished-3-of-6-epochs,test,") for name in files] == [True, True]
 
 
-def test_recipes_and_who_does_not_ask_for_it_get_no_unfinished_run(stopped: Stopped, data_dir: Path) -> None:
+def test_recipes_and_who_does_not_ask_for_it_get_no_unfinished_run(
+    stopped: Stopped, data_dir: Path
+) -> None:
     run, _ = stopped
     with pytest.raises(InputError, match="not a finished run"):
         evaluate_run(run, ASKED, data_dir=data_dir)
@@ -75,7 +84,9 @@ def test_recipes_and_who_does_not_ask_for_it_get_no_unfinished_run(stopped: Stop
     assert not (run / "evaluations").exists()
 
 
-def test_the_finished_run_does_not_answer_with_what_was_measured_before(data_dir: Path, tmp_path: Path) -> None:
+def test_the_finished_run_does_not_answer_with_what_was_measured_before(
+    data_dir: Path, tmp_path: Path
+) -> None:
     """All epochs are done and the result was not written yet: the same question, the same weights, another file."""
     run = tmp_path / "run"
     trained(TINY, run, data_dir)
@@ -88,7 +99,14 @@ def test_the_finished_run_does_not_answer_with_what_was_measured_before(data_dir
     assert [one.unfinished for one in after] == [None] * 2
     names = sorted(file.name for file in (run / "evaluations").iterdir())
     assert [name.startswith("unfinished") for name in names] == [False, False, True, True]
-    train(replace(TINY, seed=1), folder=run, data_dir=data_dir, hardware=CPU, overwrite=True, show=False)
+    train(
+        replace(TINY, seed=1),
+        folder=run,
+        data_dir=data_dir,
+        hardware=CPU,
+        overwrite=True,
+        show=False,
+    )
     assert not list((run / "evaluations").iterdir())
 
 
@@ -104,11 +122,23 @@ def test_weights_that_are_opened_may_be_removed(stopped: Stopped, data_dir: Path
 def test_the_command_line_says_that_a_run_is_unfinished(
     stopped: Stopped, data_dir: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    command = ["evaluate", str(stopped[0]), "--data-dir", str(data_dir), "--way", "2", "--episodes", "30"]
+    command = [
+        "evaluate",
+        str(stopped[0]),
+        "--data-dir",
+        str(data_dir),
+        "--way",
+        "2",
+        "--episodes",
+        "30",
+    ]
     assert main(command) == 0
     out = " ".join(capsys.readouterr().out.split())
     assert "UNFINISHED RUN, after 3 of 6 epochs" in out
-    assert "The run is not finished: 3 of 6 epochs are done, and these are the best weights so far." in out
+    assert (
+        "The run is not finished: 3 of 6 epochs are done, and these are the best weights so far."
+        in out
+    )
     assert main([*command, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert [one["unfinished"] for one in found] == [{"epochs_done": 3, "epochs": 6}] * 2

@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from settings import TINY
-from tiny import prepare_tiny
+from tests.helpers.settings import TINY
+from tests.helpers.tiny import prepare_tiny
 
 from nearshot.training import Hardware, TrainResult, train
 
@@ -46,8 +46,12 @@ def run(trained: Path, tmp_path: Path) -> Path:
 def train_tiny(data_dir: Path, tmp_path: Path) -> Callable[..., TrainResult]:
     """Train TINY with some settings changed, in a folder of the test's own."""
 
-    def trained(folder: str = "run", hardware: Hardware | None = None, **changes: Any) -> TrainResult:
+    def trained(
+        folder: str = "run", hardware: Hardware | None = None, **changes: Any
+    ) -> TrainResult:
         config = replace(TINY, **changes)
-        return train(config, folder=tmp_path / folder, data_dir=data_dir, hardware=hardware, show=False)
+        return train(
+            config, folder=tmp_path / folder, data_dir=data_dir, hardware=hardware, show=False
+        )
 
     return trained

@@ -9,8 +9,8 @@ from typing import Any, cast
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from settings import TINY, labels_of
-from tiny import prepare_tiny
+from tests.helpers.settings import TINY, labels_of
+from tests.helpers.tiny import prepare_tiny
 
 from nearshot.cli import main
 from nearshot.cli.train import parse
@@ -22,7 +22,16 @@ from nearshot.training import PRESETS, TrainConfig, autoconfig, train
 from nearshot.training.autoconfig import TRAIN_SETTINGS, autoconfigure, check_split, fit_episodes
 from nearshot.training.methods import make_batches
 
-QUICK = ["--backbone", "conv4-32", "--input-size", "16", "--epochs", "1", "--validation-episodes", "10"]
+QUICK = [
+    "--backbone",
+    "conv4-32",
+    "--input-size",
+    "16",
+    "--epochs",
+    "1",
+    "--validation-episodes",
+    "10",
+]
 EPISODIC = TrainConfig(method="prototypical")
 
 
@@ -43,16 +52,29 @@ def test_a_first_run_and_its_evaluation_need_no_options(
     assert main(command) == 0
     log = capsys.readouterr().err.splitlines()
     changes = [line for line in shown.splitlines() if "instead of" in line]
-    assert [("batch_size 48" in one, "validation_way 2" in one) for one in changes] == [(True, False), (False, True)]
+    assert [("batch_size 48" in one, "validation_way 2" in one) for one in changes] == [
+        (True, False),
+        (False, True),
+    ]
     assert set(changes) <= set(log)
     begun = (run / "config.json").read_text()
     written = json.loads(begun)
-    assert (written["batch_size"], written["validation_way"], written["validation_queries"]) == (48, 2, 7)
-    assert {name: settings[name] for name in TRAIN_SETTINGS} == {name: written[name] for name in TRAIN_SETTINGS}
+    assert (written["batch_size"], written["validation_way"], written["validation_queries"]) == (
+        48,
+        2,
+        7,
+    )
+    assert {name: settings[name] for name in TRAIN_SETTINGS} == {
+        name: written[name] for name in TRAIN_SETTINGS
+    }
 
-    assert main([*command, "--dry-run", "--batch-size=512"]) == 1  # a given setting is obeyed or refused
+    assert (
+        main([*command, "--dry-run", "--batch-size=512"]) == 1
+    )  # a given setting is obeyed or refused
     assert "Use batch_size 48" in capsys.readouterr().err
-    monkeypatch.setattr(autoconfig, "LEAST_BATCH", 20)  # a resumed run keeps its settings, whatever the rule is now
+    monkeypatch.setattr(
+        autoconfig, "LEAST_BATCH", 20
+    )  # a resumed run keeps its settings, whatever the rule is now
     assert dry()[0]["batch_size"] != written["batch_size"]
     assert dry("--resume")[0]["batch_size"] == written["batch_size"]
     assert main([*command, "--resume"]) == 0
@@ -69,13 +91,22 @@ def test_a_first_run_and_its_evaluation_need_no_options(
 @pytest.mark.parametrize("preset", PRESETS)
 def test_a_preset_never_changes_and_fits_its_dataset(preset: str) -> None:
     assert parse(["--preset", preset, "--images-per-class", "12"]).auto == ()
-    assert "batch_size" in parse(["--dataset", PRESETS[preset].dataset, "--images-per-class", "12"]).auto
+    assert (
+        "batch_size"
+        in parse(["--dataset", PRESETS[preset].dataset, "--images-per-class", "12"]).auto
+    )
     assert adapted([600] * 64, {}, config=PRESETS[preset]) == (PRESETS[preset], [])
 
 
 def test_in_python_nothing_is_automatic_by_default(data_dir: Path, tmp_path: Path) -> None:
-    too_much, where = replace(TINY, epochs=1, batch_size=4096), {"folder": tmp_path / "run", "data_dir": data_dir}
-    for auto, message in (((), "4096"), (("batchsize",), "'batchsize'.* Did you mean 'batch_size'")):
+    too_much, where = (
+        replace(TINY, epochs=1, batch_size=4096),
+        {"folder": tmp_path / "run", "data_dir": data_dir},
+    )
+    for auto, message in (
+        ((), "4096"),
+        (("batchsize",), "'batchsize'.* Did you mean 'batch_size'"),
+    ):
         with pytest.raises(InputError, match=message):
             train(too_much, auto=auto, show=False, **where)  # type: ignore[arg-type]
     result = train(too_much, auto=("batch_size",), show=False, **where)  # type: ignore[arg-type]
@@ -86,14 +117,21 @@ class Labelled:
     """The part of a store that autoconfiguration uses."""
 
     def __init__(self, *sizes: int) -> None:
-        self.labels, self.class_names = labels_of(*sizes), tuple(f"kind {number}" for number in range(len(sizes)))
+        self.labels, self.class_names = (
+            labels_of(*sizes),
+            tuple(f"kind {number}" for number in range(len(sizes))),
+        )
 
     def __len__(self) -> int:
         return len(self.labels)
 
 
 def adapted(
-    sizes: Sequence[int], given: Mapping[str, int], *, n_ranks: int = 1, config: TrainConfig = EPISODIC
+    sizes: Sequence[int],
+    given: Mapping[str, int],
+    *,
+    n_ranks: int = 1,
+    config: TrainConfig = EPISODIC,
 ) -> tuple[TrainConfig, list[str]]:
     auto = set(TRAIN_SETTINGS) - given.keys()
     config = replace(config, **given)  # type: ignore[arg-type]
@@ -111,9 +149,19 @@ def adapted(
         ({"n_way": 5, "n_query": 4}, [7] * 6, 1, EpisodeShape(5, 3, 4)),
         ({}, [200] * 19 + [2], 1, EpisodeShape(19, 5, 11)),
         ({"batch_size": 160, "images_per_class": 8}, [40] * 20 + [3], 1, EpisodeShape(20, 5, 3)),
-        ({}, [20] * 40, 1, EpisodeShape(12, 5, 11)),  # a quarter of the images, so that an epoch has several steps
+        (
+            {},
+            [20] * 40,
+            1,
+            EpisodeShape(12, 5, 11),
+        ),  # a quarter of the images, so that an epoch has several steps
         ({}, [40] * 64, 3, EpisodeShape(30, 5, 11)),
-        ({"n_shot": 40}, [100] * 3, 1, EpisodeShape(3, 40, 40)),  # few steps are better than an error
+        (
+            {"n_shot": 40},
+            [100] * 3,
+            1,
+            EpisodeShape(3, 40, 40),
+        ),  # few steps are better than an error
         ({"images_per_class": 9}, [20] * 10, 8, EpisodeShape(8, 5, 4)),
     ],
 )
@@ -134,7 +182,11 @@ def test_automatic_settings_fit_given_ones(
     n_ranks=st.integers(1, 4),
 )
 def test_episodes_fit_or_the_error_names_the_given_settings(
-    sizes: list[int], batch_size: int | None, per_class: int | None, n_shot: int | None, n_ranks: int
+    sizes: list[int],
+    batch_size: int | None,
+    per_class: int | None,
+    n_shot: int | None,
+    n_ranks: int,
 ) -> None:
     values = {"batch_size": batch_size, "images_per_class": per_class, "n_shot": n_shot}
     given = {name: value for name, value in values.items() if value is not None}
@@ -147,7 +199,9 @@ def test_episodes_fit_or_the_error_names_the_given_settings(
     left = [size for size in sizes if size >= config.least_images]
     assert len(sizes) - len(left) <= len(sizes) // 5
     for number in range(len(sizes)):
-        assert sizes[number] in left or len(sizes) - len(left) > 5 or f"'kind {number}'" in messages[0]
+        assert (
+            sizes[number] in left or len(sizes) - len(left) > 5 or f"'kind {number}'" in messages[0]
+        )
     if len(given) < 3 and (per_class or 0) <= min(left):
         make_batches(config, labels_of(*sizes), [], n_ranks=n_ranks)
 
@@ -155,13 +209,20 @@ def test_episodes_fit_or_the_error_names_the_given_settings(
 @pytest.mark.parametrize(
     ("given", "sizes", "n_ranks", "message"),
     [
-        ({"batch_size": 61}, [12] * 10, 1, r"10 classes.* batch_size 61\. Use batch_size 60, images_per_class 12"),
+        (
+            {"batch_size": 61},
+            [12] * 10,
+            1,
+            r"10 classes.* batch_size 61\. Use batch_size 60, images_per_class 12",
+        ),
         ({"least_images": 1}, [9, 1, 9], 1, r"'kind 1' has 1 image; .* least_images 2"),
         ({}, [1, 9, 1], 1, r"1 class of 2 images or more; episodes need 2"),
         ({}, [2, 2], 8, r"8 devices.* Use fewer devices"),
     ],
 )
-def test_impossible_episodes_are_refused(given: dict[str, int], sizes: list[int], n_ranks: int, message: str) -> None:
+def test_impossible_episodes_are_refused(
+    given: dict[str, int], sizes: list[int], n_ranks: int, message: str
+) -> None:
     with pytest.raises(InputError, match=message):
         adapted(sizes, given, n_ranks=n_ranks)
 
@@ -176,15 +237,23 @@ def test_impossible_episodes_are_refused(given: dict[str, int], sizes: list[int]
         ([3000, 3000], 510, 3),
     ],
 )
-def test_an_epoch_of_few_images_has_several_steps(sizes: list[int], batch_size: int, n_ranks: int) -> None:
+def test_an_epoch_of_few_images_has_several_steps(
+    sizes: list[int], batch_size: int, n_ranks: int
+) -> None:
     config, messages = adapted(sizes, {}, config=TrainConfig(), n_ranks=n_ranks)
     assert config.batch_size == batch_size
-    assert [f"batch_size {batch_size} instead of 512" in one for one in messages] == [True] * (batch_size != 512)
-    assert adapted(sizes, {"batch_size": 90}, config=TrainConfig())[0].batch_size == 90  # a given size stays
+    assert [f"batch_size {batch_size} instead of 512" in one for one in messages] == [True] * (
+        batch_size != 512
+    )
+    assert (
+        adapted(sizes, {"batch_size": 90}, config=TrainConfig())[0].batch_size == 90
+    )  # a given size stays
 
 
 @given(
-    sizes=st.lists(st.integers(1, 30), min_size=2, max_size=8).filter(lambda s: sum(one >= 2 for one in s) >= 2),
+    sizes=st.lists(st.integers(1, 30), min_size=2, max_size=8).filter(
+        lambda s: sum(one >= 2 for one in s) >= 2
+    ),
     n_way=st.integers(2, 8),
     shots=st.lists(st.integers(1, 12), min_size=1, max_size=3, unique=True),
     n_query=st.integers(1, 20),
@@ -201,7 +270,9 @@ def test_fitting_episodes_can_be_drawn(
     assert max(settings["shots"]) <= max(shots)
     for n_shot in settings["shots"]:
         small_classes: SmallClasses = "leave out" if validation else settings["least_images"]
-        spec = EvaluationSpec(settings["n_way"], n_shot, settings["n_query"], 1, small_classes=small_classes)
+        spec = EvaluationSpec(
+            settings["n_way"], n_shot, settings["n_query"], 1, small_classes=small_classes
+        )
         source = EpisodeSource(labels, spec)
         assert validation or source.n_classes_left_out <= sizes.count(1) + len(sizes) // 5
     assert bool(messages) == (list(settings.values()) != [n_way, tuple(shots), n_query, 1])
@@ -238,7 +309,9 @@ def test_splits_that_are_too_small_are_refused() -> None:
         check_split("validation", labels_of(3, 1))
 
 
-def test_too_few_images_are_refused_unless_forced(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_too_few_images_are_refused_unless_forced(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     store = prepare_tiny(tmp_path, n_classes=12, n_images=6)["train"]
     assert len(store) < 50
     command = ["train", "--dataset", "tiny", "--data-dir", str(tmp_path), *QUICK, "--dry-run"]

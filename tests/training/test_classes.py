@@ -7,15 +7,15 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tiny import prepare_tiny
+from tests.helpers.tiny import prepare_tiny
 
 from nearshot.cli import main
 from nearshot.data import Store
 from nearshot.errors import FileFormatError, LeakError
-from nearshot.experiments.measurement import measure, measure_classes
-from nearshot.experiments.results import Measurement
 from nearshot.io import read_json
 from nearshot.models import load_backbone, read_notes, save_backbone
+from nearshot.paper.measurement import measure, measure_classes
+from nearshot.paper.results import Measurement
 from nearshot.runs.evaluate import Request, evaluate_run, evaluate_weights
 from nearshot.runs.network import TrainedRun
 from nearshot.training.run_folder import TrainingClasses
@@ -41,7 +41,9 @@ def the_weights(run: Path) -> Path:
 def without_note(run: Path, **notes: str) -> Path:
     """Make weights as they were before classes were noted, or with other notes."""
     weights = the_weights(run)
-    others = {name: text for name, text in read_notes(weights).items() if name != "training_classes"}
+    others = {
+        name: text for name, text in read_notes(weights).items() if name != "training_classes"
+    }
     save_backbone(load_backbone(weights), weights, notes=others | notes)
     return weights
 
@@ -58,7 +60,9 @@ def test_a_run_and_its_weights_record_the_training_classes(trained: Path, data_d
     [
         lambda run, data: evaluate_run(run, ASKED, data_dir=data),
         lambda run, data: evaluate_weights(the_weights(run), ASKED, data_dir=data),
-        lambda run, data: evaluate_weights(the_weights(run), replace(ASKED, dataset="tiny"), data_dir=data),
+        lambda run, data: evaluate_weights(
+            the_weights(run), replace(ASKED, dataset="tiny"), data_dir=data
+        ),
         lambda run, data: measure(TrainedRun(run, data_dir=data), [RAW]),
         lambda run, data: measure_classes(TrainedRun(run, data_dir=data), ["test"]),
     ],
@@ -79,7 +83,9 @@ def test_training_classes_are_refused_whatever_the_splits_are_now(
         evaluate_run(run, ASKED, data_dir=split_anew, unfinished=True)
 
 
-def test_weights_that_know_their_classes_do_not_need_the_training_split(run: Path, tmp_path: Path) -> None:
+def test_weights_that_know_their_classes_do_not_need_the_training_split(
+    run: Path, tmp_path: Path
+) -> None:
     prepare_tiny(tmp_path)
     (tmp_path / "tiny" / "16" / "train" / "manifest.json").write_text("{")
     assert evaluate_weights(the_weights(run), ASKED, data_dir=tmp_path)
@@ -117,7 +123,9 @@ def test_equal_names_in_a_dataset_of_ones_own_give_a_warning(run: Path, tmp_path
 
 
 @pytest.mark.parametrize("split", ["train", "test"])
-def test_the_datasets_that_nearshot_knows_share_classes_where_they_share_names(split: str, tmp_path: Path) -> None:
+def test_the_datasets_that_nearshot_knows_share_classes_where_they_share_names(
+    split: str, tmp_path: Path
+) -> None:
     """Some of miniImageNet's test classes are among tieredImageNet's training classes, by their names in WordNet."""
     store = prepare_tiny(tmp_path, name="mini-imagenet", n_images=2)[split]
     one = store.class_names[0]

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from tiny import prepare_tiny
+from tests.helpers.tiny import prepare_tiny
 
 from nearshot.cli import evaluate as evaluate_command
 from nearshot.cli import main
@@ -15,7 +15,18 @@ from nearshot.training import PRESETS, TrainConfig
 from nearshot.training.presets import PHOTOS, PHOTOS_FROM_SCRATCH
 
 Captured = pytest.CaptureFixture[str]
-QUICK = ["--backbone", "conv4-32", "--epochs", "2", "--batch-size", "32", "--n-shot", "2", "--images-per-class", "4"]
+QUICK = [
+    "--backbone",
+    "conv4-32",
+    "--epochs",
+    "2",
+    "--batch-size",
+    "32",
+    "--n-shot",
+    "2",
+    "--images-per-class",
+    "4",
+]
 QUICK += ["--validation-episodes", "20", "--validation-way", "2"]
 
 
@@ -31,18 +42,25 @@ def test_the_defaults_depend_on_the_preset() -> None:
         "--dataset photos --backbone resnet12": replace(scratch, backbone="resnet12"),
     }.items():
         assert parse(typed.split()).config == expected
-    assert "n_shot" not in parse(["--dataset", "photos", "--n_shot=3", "--validation-shots", "1", "5"]).auto
+    assert (
+        "n_shot"
+        not in parse(["--dataset", "photos", "--n_shot=3", "--validation-shots", "1", "5"]).auto
+    )
     with pytest.raises(InputError, match="'cifar-nca'.*cifar-fs-nca"):
         parse(["--preset", "cifar-nca"])
 
 
-def test_small_images_of_mini_imagenet_have_presets_of_their_own(tmp_path: Path, capsys: Captured) -> None:
+def test_small_images_of_mini_imagenet_have_presets_of_their_own(
+    tmp_path: Path, capsys: Captured
+) -> None:
     published, small = PRESETS["mini-imagenet-nca"], PRESETS["mini-imagenet-84-nca"]
     command = ["--preset", "mini-imagenet-nca", "--data-dir", str(tmp_path)]
     assert parse(command).config == published  # nothing is prepared
     prepare_tiny(tmp_path, name="mini-imagenet")  # 16×16
     assert parse(command).config == small
-    assert parse([*command, "--weight-decay", "5e-4"]).config == replace(small, weight_decay=published.weight_decay)
+    assert parse([*command, "--weight-decay", "5e-4"]).config == replace(
+        small, weight_decay=published.weight_decay
+    )
     assert parse([*command, "--input-size", "8"]).config == replace(published, input_size=8)
     assert parse([*command, "--side", "256"]).config == replace(published, side=256)
     quick = [*QUICK, "--validation-shots", "1", "--input-size", "16", "--dry-run"]
@@ -54,7 +72,17 @@ def test_small_images_of_mini_imagenet_have_presets_of_their_own(tmp_path: Path,
 
 def test_train_then_evaluate(data_dir: Path, tmp_path: Path, capsys: Captured) -> None:
     where, run = ["--data-dir", str(data_dir)], tmp_path / "run"
-    train = ["train", "--dataset", "tiny", "--method", "matching", *QUICK, *where, "--output", str(run)]
+    train = [
+        "train",
+        "--dataset",
+        "tiny",
+        "--method",
+        "matching",
+        *QUICK,
+        *where,
+        "--output",
+        str(run),
+    ]
     assert main(train) == 0
     out, err = capsys.readouterr()
     assert f"nearshot evaluate {run}" in out
@@ -65,7 +93,9 @@ def test_train_then_evaluate(data_dir: Path, tmp_path: Path, capsys: Captured) -
     expected = [(1, "centroid"), (1, "soft"), (5, "centroid"), (5, "soft")]
     assert [(one["n_shot"], one["classifier"]) for one in found] == expected
     assert found[0]["accuracy"]["protocol"]["split"] == "test"
-    assert main([*measure, "--shots", "3", "--json"]) == 0  # Matching Networks are reported with soft assignment
+    assert (
+        main([*measure, "--shots", "3", "--json"]) == 0
+    )  # Matching Networks are reported with soft assignment
     (found,) = json.loads(capsys.readouterr().out)
     assert (found["classifier"], len(found["accuracy"]["per_episode"])) == ("soft", 20)
     best = json.loads((run / "result.json").read_text())["best"]
@@ -98,18 +128,32 @@ def test_classes_are_listed_the_hardest_first(
     torch.manual_seed(0)
     save_backbone(build_backbone("conv4", input_size=16), tmp_path / "own.safetensors")
     where = ["--dataset", "tiny", "--data-dir", str(tmp_path)]
-    measure = ["evaluate", str(tmp_path / "own.safetensors"), *where, "--way", "2", "--episodes", "50", "--by-class"]
+    measure = [
+        "evaluate",
+        str(tmp_path / "own.safetensors"),
+        *where,
+        "--way",
+        "2",
+        "--episodes",
+        "50",
+        "--by-class",
+    ]
     assert main([*measure, "--json"]) == 0
     last = json.loads(capsys.readouterr().out)[-1]
     names = sorted(last["by_class"], key=lambda name: last["by_class"][name]["mean"])
     assert len({one["mean"] for one in last["by_class"].values()}) > 2
     hardest = last["by_class"][names[0]]
-    for limit, expected in ((30, names), (1, [names[0], f"… {len(names) - 2} more, which --json has", names[-1]])):
+    for limit, expected in (
+        (30, names),
+        (1, [names[0], f"… {len(names) - 2} more, which --json has", names[-1]]),
+    ):
         monkeypatch.setattr(evaluate_command, "HARDEST", limit)
         monkeypatch.setattr(evaluate_command, "EASIEST", limit)
         assert main(measure) == 0
         table = capsys.readouterr().out.partition("By class, the hardest first")[2]
-        assert [line.split("│")[1].strip() for line in table.splitlines() if line.startswith("│")] == expected
+        assert [
+            line.split("│")[1].strip() for line in table.splitlines() if line.startswith("│")
+        ] == expected
         assert f"{hardest['mean']:.2f} ± {hardest['interval95']:.2f}" in table
 
 
@@ -118,5 +162,19 @@ def test_embedding_many_images_is_announced_unless_the_result_is_stored(
 ) -> None:
     monkeypatch.setattr("nearshot.runs.evaluate.MANY", 60)
     for shown in (True, False):
-        assert main(["evaluate", str(run), "--data-dir", str(data_dir), "--way", "2", "--episodes", "10"]) == 0
+        assert (
+            main(
+                [
+                    "evaluate",
+                    str(run),
+                    "--data-dir",
+                    str(data_dir),
+                    "--way",
+                    "2",
+                    "--episodes",
+                    "10",
+                ]
+            )
+            == 0
+        )
         assert ("60 images of tiny" in capsys.readouterr().err) == shown

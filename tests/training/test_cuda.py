@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from settings import TINY
+from tests.helpers.settings import TINY
 from torch import Tensor
 
 from nearshot.data.augment import Augmentation
@@ -36,14 +36,18 @@ VARIANTS = {name: replace(TINY, method=name) for name in METHODS} | {
     "nesterov": replace(TINY, nesterov=True),
     "average": replace(TINY, ema_decay=0.9),
     "rotations": replace(TINY, rotation_weight=1.0),
-    "mixed": replace(TINY, mixup=1.0, mix_stages=True, cutmix=1.0, cross_entropy_weight=0.5, label_smoothing=0.1),
+    "mixed": replace(
+        TINY, mixup=1.0, mix_stages=True, cutmix=1.0, cross_entropy_weight=0.5, label_smoothing=0.1
+    ),
     "operations": replace(TINY, augmentation=Augmentation(n_operations=2)),
 }
 
 
 PLAIN = Hardware(accelerator="cuda", fuse=False, compile=False)
 LABELS = torch.arange(N_CLASSES).repeat_interleave(2).repeat(2)
-BATCHES = torch.from_numpy(np.random.default_rng(1).integers(256, size=(4, 32, SIDE, SIDE, 3), dtype=np.uint8))
+BATCHES = torch.from_numpy(
+    np.random.default_rng(1).integers(256, size=(4, 32, SIDE, SIDE, 3), dtype=np.uint8)
+)
 # torch's own compiler imports what it has deprecated itself.
 ignore_torch = pytest.mark.filterwarnings("ignore:.*torch.jit.script_method:DeprecationWarning")
 
@@ -89,31 +93,53 @@ def test_a_graph_asks_the_teacher(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("backbone", ["conv4-32", "resnet12"])
 def test_a_fused_step_mixes_what_a_plain_one_does(backbone: str) -> None:
-    config = replace(VARIANTS["mixed"], backbone=backbone, background=0.0, temperature=100.0, rotation_weight=1.0)
+    config = replace(
+        VARIANTS["mixed"], backbone=backbone, background=0.0, temperature=100.0, rotation_weight=1.0
+    )
     check_same_steps(config, Hardware(fuse=True))
 
 
 @ignore_torch
 @pytest.mark.parametrize("backbone", ["conv4-32", "resnet12"])
-@pytest.mark.parametrize("fast", [Hardware(compile=True), Hardware(fuse=True)], ids=["compiled", "fused"])
+@pytest.mark.parametrize(
+    "fast", [Hardware(compile=True), Hardware(fuse=True)], ids=["compiled", "fused"]
+)
 def test_a_fast_step_does_what_a_plain_one_does(fast: Hardware, backbone: str) -> None:
-    config = replace(TINY, backbone=backbone, background=0.0, temperature=100.0)  # raw distances leave no gradient
+    config = replace(
+        TINY, backbone=backbone, background=0.0, temperature=100.0
+    )  # raw distances leave no gradient
     check_same_steps(config, fast)
 
 
 @ignore_torch
 @pytest.mark.parametrize("compiles", [False, True])
 @pytest.mark.parametrize(
-    "changes", [{}, {"micro_batch": 8}, {"learn_temperature": True}, {"optimiser": "adam"}, {"ema_decay": 0.9}]
+    "changes",
+    [
+        {},
+        {"micro_batch": 8},
+        {"learn_temperature": True},
+        {"optimiser": "adam"},
+        {"ema_decay": 0.9},
+    ],
 )
 def test_a_run_on_a_gpu_trains_and_is_resumed(
     changes: dict[str, object], compiles: bool, data_dir: Path, tmp_path: Path
 ) -> None:
     config = replace(TINY, epochs=4, **changes)  # type: ignore[arg-type]
     gpu = Hardware(accelerator="cuda", compile=compiles or None)
-    first = train(config, folder=tmp_path / "run", data_dir=data_dir, hardware=gpu, checkpoint_seconds=0, show=False)
+    first = train(
+        config,
+        folder=tmp_path / "run",
+        data_dir=data_dir,
+        hardware=gpu,
+        checkpoint_seconds=0,
+        show=False,
+    )
     assert first.history[-1]["loss"] < first.history[0]["loss"]
-    again = train(config, folder=tmp_path / "run", data_dir=data_dir, hardware=gpu, resume=True, show=False)
+    again = train(
+        config, folder=tmp_path / "run", data_dir=data_dir, hardware=gpu, resume=True, show=False
+    )
     assert again.history == first.history
 
 
@@ -132,7 +158,12 @@ def test_a_compiled_backbone_embeds_the_same() -> None:
     device = torch.device("cuda")
     backbone = build_backbone("conv4-32", input_size=SIDE).to(device).eval()
     n_images = images_at_once(device) + 100
-    feed = ImageFeed(np.random.default_rng(0).integers(256, size=(n_images, SIDE, SIDE, 3), dtype=np.uint8), device)
+    feed = ImageFeed(
+        np.random.default_rng(0).integers(256, size=(n_images, SIDE, SIDE, 3), dtype=np.uint8),
+        device,
+    )
     eager = embed_images(backbone, feed)
-    fast = embed_images(backbone, feed, network=in_one_size(torch.compile(backbone, dynamic=False), device))
+    fast = embed_images(
+        backbone, feed, network=in_one_size(torch.compile(backbone, dynamic=False), device)
+    )
     torch.testing.assert_close(fast, eager, rtol=1e-4, atol=1e-4)

@@ -10,11 +10,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from two_processes import CONFIGS, train_all
+from tests.helpers.two_processes import CONFIGS, train_all
 
 from nearshot.training.checkpoint import read_checkpoint
 
-SCRIPT = Path(__file__).with_name("two_processes.py")
+ROOT = Path(__file__).parents[2]
+SCRIPT = ROOT / "tests" / "helpers" / "two_processes.py"
 # The rounding of sums in another order, over a few dozen steps.
 TOLERANCE = 2e-4
 
@@ -30,7 +31,7 @@ def folders(
     names = [name for name in CONFIGS if (name in QUICK) == request.param]
     one, two = (tmp_path_factory.mktemp("runs") / name for name in ("one", "two"))
     train_all(data_dir, one, names)
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(SCRIPT.parent), *sys.path])}
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, sys.path)])}
     launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     command = [sys.executable, *launcher, str(SCRIPT), str(data_dir), str(two), *names]
     subprocess.run(command, check=True, env=environment, timeout=300)
@@ -39,28 +40,43 @@ def folders(
 
 @pytest.mark.parametrize(
     ("folders", "name"),
-    [pytest.param(name in QUICK, name, marks=[] if name in QUICK else pytest.mark.slow) for name in CONFIGS],
+    [
+        pytest.param(name in QUICK, name, marks=[] if name in QUICK else pytest.mark.slow)
+        for name in CONFIGS
+    ],
     indirect=["folders"],
     scope="module",
 )
 def test_two_processes_are_one(folders: tuple[Path, Path], name: str) -> None:
     histories = [
-        [json.loads(line) for line in (folder / name / "metrics.jsonl").read_text().splitlines()] for folder in folders
+        [json.loads(line) for line in (folder / name / "metrics.jsonl").read_text().splitlines()]
+        for folder in folders
     ]
-    tolerance = 1e-3 if name == "in-parts" else TOLERANCE  # parts of 4 images: the same in one process and in two
+    tolerance = (
+        1e-3 if name == "in-parts" else TOLERANCE
+    )  # parts of 4 images: the same in one process and in two
     for one, two in zip(*histories, strict=True):
         assert two["loss"] == pytest.approx(one["loss"], rel=tolerance)
         assert two.get("positive_pairs") == one.get("positive_pairs")
     first, second = (read_checkpoint(folder / name / "checkpoint.pt") for folder in folders)
     assert (first["average"] is not None) == bool(CONFIGS[name].ema_decay)
-    first, second = (state | {"learner": state["learner"] | (state["average"] or {})} for state in (first, second))
+    first, second = (
+        state | {"learner": state["learner"] | (state["average"] or {})}
+        for state in (first, second)
+    )
     for key, expected in first["learner"].items():
         if name == "in-parts" and ("running" in key or "num_batches" in key):
             continue  # each process has the statistics of its own images
-        scale = float(expected.double().abs().max()) + 0.1  # a bias before batch norm is nothing but rounding
-        torch.testing.assert_close(second["learner"][key], expected, atol=tolerance * scale, rtol=tolerance, msg=key)
+        scale = (
+            float(expected.double().abs().max()) + 0.1
+        )  # a bias before batch norm is nothing but rounding
+        torch.testing.assert_close(
+            second["learner"][key], expected, atol=tolerance * scale, rtol=tolerance, msg=key
+        )
     if first["log_temperature"] is not None:
-        assert float(second["log_temperature"]) == pytest.approx(float(first["log_temperature"]), rel=TOLERANCE)
+        assert float(second["log_temperature"]) == pytest.approx(
+            float(first["log_temperature"]), rel=TOLERANCE
+        )
 
 
 OPTIONS = "--dataset tiny --backbone conv4-32 --batch-size 32 --validation-way 2 --validation-episodes 20 --epochs 1000"
@@ -69,16 +85,28 @@ SECONDS_TO_START = 60
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not Path("/proc").is_dir(), reason="the children of a process are found in /proc")
+@pytest.mark.skipif(
+    not Path("/proc").is_dir(), reason="the children of a process are found in /proc"
+)
 @pytest.mark.parametrize("stops", [signal.SIGKILL, signal.SIGSTOP], ids=lambda number: number.name)
 @pytest.mark.parametrize("rank", [0, 1])
 def test_the_other_rank_ends_with_one_sentence(
     rank: int, stops: signal.Signals, data_dir: Path, tmp_path: Path
 ) -> None:
     folder, errors = tmp_path / "run", tmp_path / "errors.txt"
-    command = [sys.executable, "-m", "nearshot", "train", *OPTIONS.split(), "--data-dir", str(data_dir)]
+    command = [
+        sys.executable,
+        "-m",
+        "nearshot",
+        "train",
+        *OPTIONS.split(),
+        "--data-dir",
+        str(data_dir),
+    ]
     with errors.open("w") as file:
-        first = subprocess.Popen([*command, "--output", str(folder)], stdout=subprocess.DEVNULL, stderr=file)
+        first = subprocess.Popen(
+            [*command, "--output", str(folder)], stdout=subprocess.DEVNULL, stderr=file
+        )
     try:
         deadline = time.monotonic() + SECONDS_TO_START
         while not (folder / "checkpoint.pt").is_file():

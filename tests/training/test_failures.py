@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from settings import TINY
+from tests.helpers.settings import TINY
 from torch import Tensor
 
 from nearshot.cli import main
@@ -21,7 +21,9 @@ from nearshot.training.checkpoint import read_checkpoint, write_checkpoint
 MOUNT, UNMOUNT = shutil.which("mount"), shutil.which("umount")
 
 
-def test_a_loss_that_is_not_finite_stops_and_keeps_the_state_before_it(data_dir: Path, tmp_path: Path) -> None:
+def test_a_loss_that_is_not_finite_stops_and_keeps_the_state_before_it(
+    data_dir: Path, tmp_path: Path
+) -> None:
     n_good = 11  # an epoch has 6 steps
 
     def breaks_later(embeddings: Tensor, labels: Tensor) -> Tensor:
@@ -39,8 +41,12 @@ def test_a_loss_that_is_not_finite_stops_and_keeps_the_state_before_it(data_dir:
 
 
 @pytest.mark.parametrize("method", ["nca", "simpleshot"])
-def test_weights_that_are_not_finite_are_never_saved(method: str, data_dir: Path, tmp_path: Path) -> None:
-    config = replace(TINY, method=method, epochs=30, learning_rate=1e12, steps_per_epoch=1, validate_every=30)
+def test_weights_that_are_not_finite_are_never_saved(
+    method: str, data_dir: Path, tmp_path: Path
+) -> None:
+    config = replace(
+        TINY, method=method, epochs=30, learning_rate=1e12, steps_per_epoch=1, validate_every=30
+    )
     with pytest.raises(NearshotError, match=r"in epoch \d+.* learning_rate"):
         train(config, folder=tmp_path / "run", data_dir=data_dir, checkpoint_seconds=0, show=False)
     if (tmp_path / "run" / "checkpoint.pt").is_file():
@@ -53,7 +59,11 @@ def small_disk(mount: Path, size: str) -> Iterator[Path]:
     """Mount a file system of some size, where the system allows it."""
     mount.mkdir()
     command = [MOUNT or "", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(mount)]
-    if MOUNT is None or UNMOUNT is None or subprocess.run(command, capture_output=True, check=False).returncode:
+    if (
+        MOUNT is None
+        or UNMOUNT is None
+        or subprocess.run(command, capture_output=True, check=False).returncode
+    ):
         pytest.skip("this system does not let us mount a small file system")
     try:
         yield mount
@@ -65,11 +75,22 @@ def test_a_full_disk_stops_and_keeps_the_last_checkpoint(data_dir: Path, tmp_pat
     with small_disk(tmp_path / "small", "1m") as mount:
         write_checkpoint(mount / "checkpoint.pt", {"learner": {"weights": torch.ones(1000)}})
         with pytest.raises(NearshotError, match="disk is full"):
-            write_checkpoint(mount / "checkpoint.pt", {"learner": {"weights": torch.ones(1_000_000)}})
+            write_checkpoint(
+                mount / "checkpoint.pt", {"learner": {"weights": torch.ones(1_000_000)}}
+            )
         assert read_checkpoint(mount / "checkpoint.pt")["learner"]["weights"].numel() == 1000
         assert [file.name for file in mount.iterdir()] == ["checkpoint.pt"]
-    with small_disk(tmp_path / "smaller", "300k") as mount, pytest.raises(NearshotError, match="disk is full"):
-        train(replace(TINY, epochs=3), folder=mount / "run", data_dir=data_dir, checkpoint_seconds=0, show=False)
+    with (
+        small_disk(tmp_path / "smaller", "300k") as mount,
+        pytest.raises(NearshotError, match="disk is full"),
+    ):
+        train(
+            replace(TINY, epochs=3),
+            folder=mount / "run",
+            data_dir=data_dir,
+            checkpoint_seconds=0,
+            show=False,
+        )
 
 
 @pytest.mark.parametrize(
@@ -87,11 +108,24 @@ def test_a_full_disk_stops_and_keeps_the_last_checkpoint(data_dir: Path, tmp_pat
     ],
 )
 def test_a_wrong_request_gives_one_sentence(
-    arguments: list[str], message: str, run: Path, data_dir: Path, capsys: pytest.CaptureFixture[str]
+    arguments: list[str],
+    message: str,
+    run: Path,
+    data_dir: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     given = [str(run) if argument == "RUN" else argument for argument in arguments]
     if arguments[0] == "train":
-        settings = ["--dataset", "tiny", "--backbone", "conv4-32", "--batch-size", "32", "--validation-way", "2"]
+        settings = [
+            "--dataset",
+            "tiny",
+            "--backbone",
+            "conv4-32",
+            "--batch-size",
+            "32",
+            "--validation-way",
+            "2",
+        ]
         given = ["train", *settings, "--output", str(run.with_name("new")), *given[1:]]
         assert main([*given, "--data-dir", str(data_dir), "--dry-run"]) == 1
     assert main([*given, "--data-dir", str(data_dir)]) == 1

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from settings import TINY
+from tests.helpers.settings import TINY
 
 from nearshot.errors import InputError
 from nearshot.models import build_backbone
@@ -16,7 +16,12 @@ LONG, SHORT = STEPS_TO_COMPILE, STEPS_TO_COMPILE - 1
 
 
 def used(
-    asked: Hardware, device: torch.device, config: TrainConfig = TINY, *, n_ranks: int = 1, n_steps: int = LONG
+    asked: Hardware,
+    device: torch.device,
+    config: TrainConfig = TINY,
+    *,
+    n_ranks: int = 1,
+    n_steps: int = LONG,
 ) -> tuple[bool | None, bool | None, bool | None]:
     backbone = build_backbone(config.backbone, input_size=16)
     found = asked.resolved(device, config, backbone, n_ranks=n_ranks, n_steps=n_steps)
@@ -31,7 +36,9 @@ def test_a_cpu_uses_nothing_by_default() -> None:
 
 
 @pytest.mark.parametrize("triton", [True, False])
-def test_a_gpu_fuses_where_possible_and_else_compiles_long_runs(triton: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gpu_fuses_where_possible_and_else_compiles_long_runs(
+    triton: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("nearshot.models.kernels.kernels_run", lambda device: triton)
     assert used(Hardware(), CUDA) == (triton, not triton, True)
     assert used(Hardware(fuse=False), CUDA) == (False, True, True)
@@ -48,7 +55,11 @@ def test_steps_that_a_graph_cannot_repeat_are_not_captured_by_default() -> None:
 
 
 def test_impossible_requests_are_refused() -> None:
-    impossible = [(Hardware(fuse=True), CPU, 1), (Hardware(graph=True), CPU, 1), (Hardware(graph=True), CUDA, 2)]
+    impossible = [
+        (Hardware(fuse=True), CPU, 1),
+        (Hardware(graph=True), CPU, 1),
+        (Hardware(graph=True), CUDA, 2),
+    ]
     for asked, device, n_ranks in impossible:
         with pytest.raises(InputError, match="fuse .*conv4-32 on cpu" if asked.fuse else "graph"):
             used(asked, device, n_ranks=n_ranks)

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from settings import TINY
-from tiny import prepare_tiny
+from tests.helpers.settings import TINY
+from tests.helpers.tiny import prepare_tiny
 
 from nearshot.cli import main
 from nearshot.errors import InputError, LeakError
@@ -32,7 +32,10 @@ def test_weights_change_but_not_frozen_stages_nor_the_statistics_of_batch_norm(
     before = load_backbone(RunFolder(trained).best_weights(5, "centroid"))
     after = load_backbone(result.folder / "weights" / "epoch-0002.safetensors")
     images = torch.rand(2, 3, 16, 16)
-    same = [torch.equal(one, other) for one, other in zip(before.stages(images), after.stages(images), strict=True)]
+    same = [
+        torch.equal(one, other)
+        for one, other in zip(before.stages(images), after.stages(images), strict=True)
+    ]
     assert same == [True] * freeze + [False] * (4 - freeze)
     buffers = dict(before.named_buffers())
     assert all(torch.equal(buffers[name], buffer) for name, buffer in after.named_buffers())
@@ -84,8 +87,25 @@ def test_a_folder_of_photos_is_prepared_at_the_side_of_the_initial_network_and_t
 ) -> None:
     prepare_tiny(tmp_path / "made", seed=3)
     photos, run = tmp_path / "made" / "pictures", tmp_path / "run"
-    command = ["train", "--dataset", str(photos), "--data-dir", str(tmp_path / "data"), "--init", str(trained)]
-    command += ["--freeze", "0", "--epochs", "2", "--validation-episodes", "20", "--output", str(run)]
+    command = [
+        "train",
+        "--dataset",
+        str(photos),
+        "--data-dir",
+        str(tmp_path / "data"),
+        "--init",
+        str(trained),
+    ]
+    command += [
+        "--freeze",
+        "0",
+        "--epochs",
+        "2",
+        "--validation-episodes",
+        "20",
+        "--output",
+        str(run),
+    ]
     assert main(command) == 0
     out, err = capsys.readouterr()
     assert (tmp_path / "data" / "pictures" / "16").is_dir()
@@ -93,7 +113,9 @@ def test_a_folder_of_photos_is_prepared_at_the_side_of_the_initial_network_and_t
     assert "chance 33.33 %, before training" in " ".join(out.split())
     config = RunFolder(run).read_config()
     assert (config.backbone, config.input_size, config.optimiser) == ("conv4-32", 16, "adam")
-    assert main(["train", "--resume", "--output", str(run), "--data-dir", str(tmp_path / "data")]) == 0
+    assert (
+        main(["train", "--resume", "--output", str(run), "--data-dir", str(tmp_path / "data")]) == 0
+    )
     assert RunFolder(run).read_config() == config
     assert main([*command, "--backbone", "conv4"]) == 1
     assert "--init none" in capsys.readouterr().err
@@ -103,7 +125,14 @@ def test_photos_start_from_the_network_of_nearshot_where_no_better_is_installed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     prepare_tiny(tmp_path / "made", n_images=8)
-    command = ["train", "--dataset", str(tmp_path / "made" / "pictures"), "--data-dir", str(tmp_path), "--dry-run"]
+    command = [
+        "train",
+        "--dataset",
+        str(tmp_path / "made" / "pictures"),
+        "--data-dir",
+        str(tmp_path),
+        "--dry-run",
+    ]
     monkeypatch.setattr("nearshot.models.recommended.weights_file", lambda name: None)
     assert main([*command, "--input-size", "88"]) == 0
     out, err = capsys.readouterr()

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 import torch
 from scipy.stats import beta, kstest
-from settings import TINY
 from test_step import batch, make_step
+from tests.helpers.dispatched import BETWEEN_HOST_AND_DEVICE, Dispatched
+from tests.helpers.settings import TINY
 
-from dispatched import BETWEEN_HOST_AND_DEVICE, Dispatched
 from nearshot.losses import cross_entropy_loss
 from nearshot.models import Backbone, build_backbone
 from nearshot.training import TrainConfig
@@ -22,7 +22,9 @@ NOT_EPISODIC = [name for name in METHODS if batch_kind(TrainConfig(method=name))
 
 
 def make_mixup(backbone: Backbone | None = None, **settings: Any) -> Mixup:
-    return Mixup(TrainConfig(**settings), backbone or build_backbone("conv4-32", input_size=16), CPU)
+    return Mixup(
+        TrainConfig(**settings), backbone or build_backbone("conv4-32", input_size=16), CPU
+    )
 
 
 @pytest.mark.parametrize("alpha", [0.2, 1.0, 2.0])
@@ -68,13 +70,22 @@ def test_a_cut_image_has_a_box_of_its_partner_of_the_share_that_is_lost() -> Non
         for number in range(4):
             assert torch.equal(mixed[number, 1] == number ^ 1, foreign)
             assert torch.equal(mixed[number, 2] == number, ~foreign)
-        inside = len(rows) and rows[0] > 0 and rows[-1] < side - 1 and columns[0] > 0 and columns[-1] < side - 1
+        inside = (
+            len(rows)
+            and rows[0] > 0
+            and rows[-1] < side - 1
+            and columns[0] > 0
+            and columns[-1] < side - 1
+        )
         areas += [height / width] if inside else []
     assert np.median(areas) == pytest.approx(1, abs=0.1)  # squares, unless the border cuts them
 
 
 def test_mixup_and_cutmix_share_the_batches_and_some_are_left_alone() -> None:
-    generator, one = torch.Generator().manual_seed(0), make_mixup(mixup=1.0, cutmix=1.0, mix_probability=0.6)
+    generator, one = (
+        torch.Generator().manual_seed(0),
+        make_mixup(mixup=1.0, cutmix=1.0, mix_probability=0.6),
+    )
     images, kinds = torch.rand(2, 3, 32, 32), {"mixed": 0, "cut": 0, "alone": 0}
     for _ in range(1000):
         one.draw(generator)
@@ -98,7 +109,9 @@ def test_stages_are_mixed_one_at_a_time_and_in_training_only(name: str) -> None:
         plain = build_backbone(name, input_size=16)
         plain.load_state_dict(backbone.state_dict())
         assert torch.equal(backbone(images), plain.eval()(images))  # nothing is mixed in evaluation
-        backbone.training = True  # of the network alone: batch norm and dropout stay in evaluation mode
+        backbone.training = (
+            True  # of the network alone: batch norm and dropout stay in evaluation mode
+        )
         maps = images if not hasattr(plain, "stem") else plain.stem(images)  # type: ignore[operator]
         for number, block in enumerate(plain.blocks):
             maps = block(maps)
@@ -117,10 +130,14 @@ def test_the_loss_is_that_of_the_labels_and_of_the_partners(name: str) -> None:
     embedded, share = step.learner(prepared.images), float(step.mixup.share)
     assert 0 < share < 1
     of_labels = [
-        resolve_method(config).loss(LossInputs(embedded.embeddings, embedded.logits, given, 1.0, None), config)
+        resolve_method(config).loss(
+            LossInputs(embedded.embeddings, embedded.logits, given, 1.0, None), config
+        )
         for given in (labels, labels[[i ^ 1 for i in range(len(labels))]])
     ]
-    torch.testing.assert_close(step.loss(embedded, labels, prepared), share * of_labels[0] + (1 - share) * of_labels[1])
+    torch.testing.assert_close(
+        step.loss(embedded, labels, prepared), share * of_labels[0] + (1 - share) * of_labels[1]
+    )
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -134,7 +151,9 @@ def test_a_head_tells_by_how_much_images_are_turned_with_any_method(name: str) -
     prepared = step.prepare(images)
     assert prepared.turns is not None
     assert set(prepared.turns.tolist()) == {0, 1, 2, 3}
-    for image, turned, quarters in zip(upright, prepared.images, prepared.turns.tolist(), strict=True):
+    for image, turned, quarters in zip(
+        upright, prepared.images, prepared.turns.tolist(), strict=True
+    ):
         assert np.array_equal(turned.numpy(), np.rot90(image.numpy(), quarters, axes=(1, 2)))
     embedded = step.learner(prepared.images)
     assert embedded.turns.shape == (len(images), 4)
@@ -166,6 +185,8 @@ def test_nothing_goes_between_host_and_device() -> None:
 def test_in_parts_everything_is_as_in_the_whole_batch() -> None:
     config = replace(TINY, **EVERYTHING)
     images, labels = batch(config)
-    steps = [make_step(replace(config, micro_batch=part), without_batch_norm=True) for part in (None, 8)]
+    steps = [
+        make_step(replace(config, micro_batch=part), without_batch_norm=True) for part in (None, 8)
+    ]
     losses = [[float(step(images, labels)) for _ in range(3)] for step in steps]
     assert losses[0] == pytest.approx(losses[1], rel=1e-4)

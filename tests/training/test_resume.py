@@ -13,15 +13,16 @@ from typing import Any
 import pytest
 import safetensors.torch
 import torch
-from settings import TINY, Stops
-from tiny import prepare_tiny
+from tests.helpers.settings import TINY, Stops
+from tests.helpers.tiny import prepare_tiny
 
 from nearshot.data.augment import Augmentation
 from nearshot.errors import FileFormatError, InputError
 from nearshot.training import OwnLoss, train
 from nearshot.training.checkpoint import read_checkpoint
 
-SCRIPT = Path(__file__).with_name("kill_and_resume.py")
+ROOT = Path(__file__).parents[2]
+SCRIPT = ROOT / "tests" / "helpers" / "kill_and_resume.py"
 DONE = replace(TINY, epochs=5, validate_every=1)  # the configuration of the fixture `run`
 
 
@@ -32,10 +33,21 @@ def check_equal(one: Path, other: Path) -> None:
     assert files == sorted(file.name for file in (other / "weights").iterdir())
     first, second = (read_checkpoint(folder / "checkpoint.pt") for folder in (one, other))
     assert first.keys() == second.keys()
-    for name in ("learner", "optimiser", "average", "sampler", "generator", "log_temperature", "random", "progress"):
+    for name in (
+        "learner",
+        "optimiser",
+        "average",
+        "sampler",
+        "generator",
+        "log_temperature",
+        "random",
+        "progress",
+    ):
         check_same(first[name], second[name], name)
     for file in files:
-        mine, yours = (safetensors.torch.load_file(folder / "weights" / file) for folder in (one, other))
+        mine, yours = (
+            safetensors.torch.load_file(folder / "weights" / file) for folder in (one, other)
+        )
         check_same(mine, yours, file)
 
 
@@ -59,10 +71,21 @@ def check_same(one: Any, other: Any, where: str) -> None:
         pytest.param(3, 3, "SIGTERM", marks=pytest.mark.slow),
     ],
 )
-def test_kills_change_nothing(data_dir: Path, tmp_path: Path, n_kills: int, seed: int, signal: str) -> None:
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(SCRIPT.parent), *sys.path])}
+def test_kills_change_nothing(
+    data_dir: Path, tmp_path: Path, n_kills: int, seed: int, signal: str
+) -> None:
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, sys.path)])}
     whole, killed = tmp_path / "whole", tmp_path / "killed"
-    command = [sys.executable, str(SCRIPT), str(data_dir), str(whole), str(killed), str(n_kills), str(seed), signal]
+    command = [
+        sys.executable,
+        str(SCRIPT),
+        str(data_dir),
+        str(whole),
+        str(killed),
+        str(n_kills),
+        str(seed),
+        signal,
+    ]
     subprocess.run(command, check=True, env=environment, timeout=600)
     check_equal(whole, killed)
 
@@ -78,7 +101,12 @@ INGREDIENTS: dict[str, Any] = {
     "mix_probability": 0.8,
     "augmentation": Augmentation(n_operations=1),
 }
-FROM_A_RUN: dict[str, Any] = {"init": "teacher", "freeze": 1, "learning_rate": 1e-4, "validate_every": 1}
+FROM_A_RUN: dict[str, Any] = {
+    "init": "teacher",
+    "freeze": 1,
+    "learning_rate": 1e-4,
+    "validate_every": 1,
+}
 
 
 @pytest.mark.parametrize(
@@ -92,10 +120,19 @@ FROM_A_RUN: dict[str, Any] = {"init": "teacher", "freeze": 1, "learning_rate": 1
     ids=["middle", "end", "initial network", "ingredients"],
 )
 def test_a_signal_saves_and_stops(
-    number: signal.Signals, n_steps: int, changes: dict[str, Any], teacher: Path, data_dir: Path, tmp_path: Path
+    number: signal.Signals,
+    n_steps: int,
+    changes: dict[str, Any],
+    teacher: Path,
+    data_dir: Path,
+    tmp_path: Path,
 ) -> None:
-    changes = {name: str(teacher) if value == "teacher" else value for name, value in changes.items()}
-    n_calls = 2 * n_steps if "mixup" in changes else n_steps  # of a mixed batch, the loss is computed twice
+    changes = {
+        name: str(teacher) if value == "teacher" else value for name, value in changes.items()
+    }
+    n_calls = (
+        2 * n_steps if "mixup" in changes else n_steps
+    )  # of a mixed batch, the loss is computed twice
     config = replace(TINY, method=OwnLoss("signalling", Stops(n_calls, number)), **changes)
     stopped = train(config, folder=tmp_path / "stopped", data_dir=data_dir, show=False)
     assert not stopped.finished
@@ -114,7 +151,9 @@ def test_a_checkpoint_of_another_configuration_or_of_other_data_is_refused(
     run: Path, data_dir: Path, tmp_path: Path
 ) -> None:
     with pytest.raises(InputError, match=r"learning_rate was 0\.02 and is now 0\.5"):
-        train(replace(DONE, learning_rate=0.5), folder=run, data_dir=data_dir, resume=True, show=False)
+        train(
+            replace(DONE, learning_rate=0.5), folder=run, data_dir=data_dir, resume=True, show=False
+        )
     prepare_tiny(tmp_path / "other", seed=1)
     with pytest.raises(InputError, match="other data: the fingerprint of train"):
         train(DONE, folder=run, data_dir=tmp_path / "other", resume=True, show=False)
@@ -124,22 +163,36 @@ def test_a_run_is_replaced_only_on_request(run: Path, data_dir: Path) -> None:
     (run / "thesis.tex").write_text("precious")
 
     def contents() -> dict[Path, bytes]:
-        return {path: path.read_bytes() for path in run.rglob("*") if path.is_file() and path.name != ".lock"}
+        return {
+            path: path.read_bytes()
+            for path in run.rglob("*")
+            if path.is_file() and path.name != ".lock"
+        }
 
     files = contents()
     with pytest.raises(InputError, match="--resume.*overwrite=True"):
         train(DONE, folder=run, data_dir=data_dir, show=False)
     with pytest.raises(InputError, match="--resume or --overwrite"):
         train(DONE, folder=run, data_dir=data_dir, overwrite=True, resume=True, show=False)
-    with pytest.raises(InputError, match="more than 20 images"):  # what is refused overwrites nothing
-        train(replace(DONE, validation_shots=(20,)), folder=run, data_dir=data_dir, overwrite=True, show=False)
+    with pytest.raises(
+        InputError, match="more than 20 images"
+    ):  # what is refused overwrites nothing
+        train(
+            replace(DONE, validation_shots=(20,)),
+            folder=run,
+            data_dir=data_dir,
+            overwrite=True,
+            show=False,
+        )
     (run / "checkpoint.pt").rename(run / "aside")  # somebody may delete it to save space
     for resume in (True, False):
         with pytest.raises(InputError, match="checkpoint is missing.*nearshot evaluate"):
             train(DONE, folder=run, data_dir=data_dir, resume=resume, show=False)
     (run / "aside").rename(run / "checkpoint.pt")
     assert contents() == files
-    assert train(replace(TINY, epochs=1), folder=run, data_dir=data_dir, overwrite=True, show=False).finished
+    assert train(
+        replace(TINY, epochs=1), folder=run, data_dir=data_dir, overwrite=True, show=False
+    ).finished
     assert (run / "thesis.tex").read_text() == "precious"
 
 
@@ -152,7 +205,9 @@ def test_a_damaged_checkpoint_or_one_that_would_run_code_is_refused(
     trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     flipped = bytearray((trained / "checkpoint.pt").read_bytes())
-    largest = max(zipfile.ZipFile(trained / "checkpoint.pt").infolist(), key=lambda one: one.file_size)
+    largest = max(
+        zipfile.ZipFile(trained / "checkpoint.pt").infolist(), key=lambda one: one.file_size
+    )
     flipped[largest.header_offset + largest.file_size // 2] ^= 1
     monkeypatch.chdir(tmp_path)
     evil = io.BytesIO()

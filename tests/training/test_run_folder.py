@@ -13,16 +13,27 @@ from hypothesis import strategies as st
 from nearshot.errors import InputError
 from nearshot.training import PRESETS, RunFolder, TrainConfig
 from nearshot.training.presets import PHOTOS
-from nearshot.training.run_folder import TrainingClasses, best_epoch, describe_environment, folder_name
+from nearshot.training.run_folder import (
+    TrainingClasses,
+    best_epoch,
+    describe_environment,
+    folder_name,
+)
 
 CLASSES = TrainingClasses("tiny", ("otter", "seal"))
 
 
 @given(st.dictionaries(st.integers(1, 30), st.integers(1, 200)), st.integers(1, 40))
-def test_the_best_epoch_is_that_of_the_nearest_number_of_shots(epochs: dict[int, int], n_shot: int) -> None:
-    best: dict[str, dict[str, Any]] = {f"{shots}-shot centroid": {"epoch": epoch} for shots, epoch in epochs.items()}
+def test_the_best_epoch_is_that_of_the_nearest_number_of_shots(
+    epochs: dict[int, int], n_shot: int
+) -> None:
+    best: dict[str, dict[str, Any]] = {
+        f"{shots}-shot centroid": {"epoch": epoch} for shots, epoch in epochs.items()
+    }
     best |= {f"{shots}-shot soft": {"epoch": 1000 + epoch} for shots, epoch in epochs.items()}
-    nearest = sorted(epochs, key=lambda shots: (abs(shots - n_shot), shots))  # of two as near, the fewer
+    nearest = sorted(
+        epochs, key=lambda shots: (abs(shots - n_shot), shots)
+    )  # of two as near, the fewer
     expected = epochs[nearest[0]] if nearest else None
     assert best_epoch(best, n_shot, "centroid") == best_epoch(best, n_shot, "knn") == expected
     assert best_epoch(best, n_shot, "soft") == (None if expected is None else 1000 + expected)
@@ -56,12 +67,16 @@ def test_starting_a_run(tmp_path: Path) -> None:
     run.release()
     assert not run.start(resume=False, overwrite=True)
     run.release()
-    assert {file.name for file in run.path.rglob("*") if file.is_file()} - {".lock"} == {"notes.txt"}
+    assert {file.name for file in run.path.rglob("*") if file.is_file()} - {".lock"} == {
+        "notes.txt"
+    }
 
 
 def test_the_environment_has_no_absolute_paths(monkeypatch: pytest.MonkeyPatch) -> None:
     home = str(Path.home() / "secret")
-    monkeypatch.setattr(sys, "argv", [f"{home}/nearshot", "train", "--data-dir", f"{home}/data", "--seed", "3"])
+    monkeypatch.setattr(
+        sys, "argv", [f"{home}/nearshot", "train", "--data-dir", f"{home}/data", "--seed", "3"]
+    )
     environment = describe_environment(torch.device("cpu"))
     assert environment["command"] == ["nearshot", "train", "--data-dir", "data", "--seed", "3"]
     assert "secret" not in str(environment)
@@ -75,7 +90,9 @@ def test_folders_have_short_names() -> None:
     assert folder_name(preset) == "cifar-fs-nca"
     assert folder_name(replace(preset, seed=2)) == "cifar-fs-nca-seed2"
     assert folder_name(replace(PHOTOS, dataset="/home/me/my photos")) == "my-photos-nca"
-    changes = [replace(preset, temperature=value, seed=seed) for value in (0.5, 2.0) for seed in (0, 1)]
+    changes = [
+        replace(preset, temperature=value, seed=seed) for value in (0.5, 2.0) for seed in (0, 1)
+    ]
     names = {folder_name(config) for config in (preset, *changes)}
     assert len(names) == 5
     assert all(name.startswith("cifar-fs-nca") and len(name) <= 24 for name in names)

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from lightning_fabric import Fabric
-from settings import TINY
+from tests.helpers.settings import TINY
 from torch import Tensor, nn
 
 from nearshot.losses import nca_loss
@@ -24,7 +24,10 @@ N_CLASSES, SIDE = 8, 16
 def make_step(config: TrainConfig, *, without_batch_norm: bool = False) -> Step:
     torch.manual_seed(0)
     step = Step(
-        Fabric(accelerator="cpu", devices=1), Hardware(channels_last=False), config, Learner(config, SIDE, N_CLASSES)
+        Fabric(accelerator="cpu", devices=1),
+        Hardware(channels_last=False),
+        config,
+        Learner(config, SIDE, N_CLASSES),
     )
     if without_batch_norm:
         for module in step.learner.modules():
@@ -37,13 +40,17 @@ def batch(config: TrainConfig) -> tuple[Tensor, Tensor]:
     generator = torch.Generator().manual_seed(2)
     classes = torch.arange(N_CLASSES)
     labels = torch.cat([classes.repeat_interleave(config.n_shot), classes.repeat_interleave(2)])
-    images = torch.randint(256, (len(labels), SIDE, SIDE, 3), dtype=torch.uint8, generator=generator)
+    images = torch.randint(
+        256, (len(labels), SIDE, SIDE, 3), dtype=torch.uint8, generator=generator
+    )
     return images, labels
 
 
 def gradients(step: Step, images: Tensor, labels: Tensor) -> dict[str, Tensor]:
     step(images, labels)
-    found = {name: p.grad.clone() for name, p in step.learner.named_parameters() if p.grad is not None}
+    found = {
+        name: p.grad.clone() for name, p in step.learner.named_parameters() if p.grad is not None
+    }
     if step.log_temperature is not None and step.log_temperature.grad is not None:
         found["temperature"] = step.log_temperature.grad.clone()
     return found
@@ -54,21 +61,31 @@ def gradients(step: Step, images: Tensor, labels: Tensor) -> dict[str, Tensor]:
 def test_in_parts_the_gradient_is_that_of_the_whole_batch(name: str, part_size: int) -> None:
     """Without batch norm's statistics, which are of the parts, to float32's rounding: 1e-4 of the largest."""
     settings: dict[str, Any] = {"temperature": 1.35, "learn_temperature": True, "projection": 12}
-    config = replace(TINY, method=name, **{key: settings[key] for key in settings.keys() - set(IGNORED.get(name, ()))})
+    config = replace(
+        TINY,
+        method=name,
+        **{key: settings[key] for key in settings.keys() - set(IGNORED.get(name, ()))},
+    )
     images, labels = batch(config)
     whole = gradients(make_step(config, without_batch_norm=True), images, labels)
-    in_parts = gradients(make_step(replace(config, micro_batch=part_size), without_batch_norm=True), images, labels)
+    in_parts = gradients(
+        make_step(replace(config, micro_batch=part_size), without_batch_norm=True), images, labels
+    )
     assert whole.keys() == in_parts.keys()
     for parameter, expected in whole.items():
         largest = float(expected.abs().max())
-        torch.testing.assert_close(in_parts[parameter], expected, atol=1e-4 * largest + 1e-9, rtol=1e-4)
+        torch.testing.assert_close(
+            in_parts[parameter], expected, atol=1e-4 * largest + 1e-9, rtol=1e-4
+        )
 
 
 def test_in_parts_batch_norm_sees_each_part_once() -> None:
     config = replace(TINY, micro_batch=16)
     step = make_step(config)
     step(*batch(config))
-    counts = {int(b) for name, b in step.learner.named_buffers() if name.endswith("num_batches_tracked")}
+    counts = {
+        int(b) for name, b in step.learner.named_buffers() if name.endswith("num_batches_tracked")
+    }
     assert counts == {2}  # of 32 images, 16 at a time
 
 
@@ -98,7 +115,9 @@ def test_the_optimiser_is_that_of_the_settings(changes: dict[str, Any]) -> None:
         groups.append({"params": [log_temperature], "weight_decay": 0.0})
     optimiser: torch.optim.Optimizer = torch.optim.Adam(groups, **rates)
     if config.optimiser == "sgd":
-        optimiser = torch.optim.SGD(groups, momentum=config.momentum, nesterov=config.nesterov, **rates)
+        optimiser = torch.optim.SGD(
+            groups, momentum=config.momentum, nesterov=config.nesterov, **rates
+        )
     for _ in range(3):
         chance = step.generator.get_state()
         inputs = step.prepare(images).images
@@ -107,7 +126,9 @@ def test_the_optimiser_is_that_of_the_settings(changes: dict[str, Any]) -> None:
         optimiser.zero_grad()
         nca_loss(plain(inputs).embeddings, labels, temperature=log_temperature.exp()).backward()
         optimiser.step()
-    for (name, expected), found in zip(plain.named_parameters(), step.learner.parameters(), strict=True):
+    for (name, expected), found in zip(
+        plain.named_parameters(), step.learner.parameters(), strict=True
+    ):
         torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-5, msg=name)
     assert (step.log_temperature is None) != config.learn_temperature
     if step.log_temperature is not None:
@@ -129,9 +150,13 @@ def test_the_average_is_that_of_a_loop_over_the_steps(decay: float) -> None:
             expected[name] = (1 - share) * expected[name] + share * value.double()
     for name, value in step.average.backbone.state_dict().items():
         if "num_batches" not in name:
-            torch.testing.assert_close(value.double(), expected[name], rtol=1e-5, atol=1e-6, msg=name)
+            torch.testing.assert_close(
+                value.double(), expected[name], rtol=1e-5, atol=1e-6, msg=name
+            )
     live = step.learner.backbone.state_dict()
-    assert any(not torch.allclose(value.double(), live[name].double()) for name, value in expected.items())
+    assert any(
+        not torch.allclose(value.double(), live[name].double()) for name, value in expected.items()
+    )
     assert not step.average.backbone.training
     assert not any(value.requires_grad for value in step.average.parameters())
 
@@ -142,15 +167,21 @@ def factors(n_steps: int, *, warm_up: float = 0.0, **settings: Any) -> list[floa
 
 
 @given(st.integers(1, 400), st.lists(st.floats(0.01, 0.99), max_size=3))
-def test_steps_fall_at_their_fractions_and_never_rise(n_steps: int, milestones: list[float]) -> None:
+def test_steps_fall_at_their_fractions_and_never_rise(
+    n_steps: int, milestones: list[float]
+) -> None:
     found = factors(n_steps, milestones=tuple(milestones), decay=0.5)
-    assert found == [0.5 ** sum(step >= round(one * n_steps) for one in milestones) for step in range(n_steps)]
+    assert found == [
+        0.5 ** sum(step >= round(one * n_steps) for one in milestones) for step in range(n_steps)
+    ]
     assert found == sorted(found, reverse=True)
 
 
 def test_the_papers_schedule_drops_once_after_84_of_120_epochs() -> None:
     config = PRESETS["mini-imagenet-nca"]
-    assert [learning_rate_factor(epoch * 75, 120 * 75, config) for epoch in range(120)] == [1.0] * 84 + [0.1] * 36
+    assert [learning_rate_factor(epoch * 75, 120 * 75, config) for epoch in range(120)] == [
+        1.0
+    ] * 84 + [0.1] * 36
 
 
 @given(st.integers(2, 400), st.floats(0, 1))
@@ -168,11 +199,15 @@ def test_a_cosine_falls_from_one_to_nothing_after_the_warm_up(n_steps: int, shar
 def test_a_warm_up_rises_in_equal_parts(schedule: str) -> None:
     found = factors(100, schedule=schedule, warm_up=10)
     assert found[:10] == pytest.approx([(step + 1) / 10 for step in range(10)])
-    assert found[10:12] == ([1.0, 0.5 * (1 + math.cos(math.pi / 90))] if schedule == "cosine" else [1.0, 1.0])
+    assert found[10:12] == (
+        [1.0, 0.5 * (1 + math.cos(math.pi / 90))] if schedule == "cosine" else [1.0, 1.0]
+    )
     assert factors(1, schedule=schedule, warm_up=1) == [1.0]  # a warm-up that is all there is
 
 
-@pytest.mark.parametrize("name", [name for name in METHODS if "projection" not in IGNORED.get(name, ())])
+@pytest.mark.parametrize(
+    "name", [name for name in METHODS if "projection" not in IGNORED.get(name, ())]
+)
 @pytest.mark.parametrize("distance", ["euclidean", "cosine"])
 def test_a_projection_has_a_bias_where_it_changes_the_loss(name: str, distance: Any) -> None:
     if distance == "cosine" and "distance" in IGNORED.get(name, ()):
@@ -180,6 +215,11 @@ def test_a_projection_has_a_bias_where_it_changes_the_loss(name: str, distance: 
     config = replace(TINY, method=name, distance=distance, projection=12)
     step = make_step(config)
     embeddings, labels = torch.randn(N_CLASSES * (config.n_shot + 2), 12), batch(config)[1]
-    plain, moved = (step.loss(Embedded(embeddings + by), labels, Prepared(embeddings)) for by in (0.0, torch.randn(12)))
+    plain, moved = (
+        step.loss(Embedded(embeddings + by), labels, Prepared(embeddings))
+        for by in (0.0, torch.randn(12))
+    )
     assert step.learner.projection is not None
-    assert (step.learner.projection.bias is not None) == (not torch.allclose(plain, moved, rtol=1e-3))
+    assert (step.learner.projection.bias is not None) == (
+        not torch.allclose(plain, moved, rtol=1e-3)
+    )

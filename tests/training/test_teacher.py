@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import torch
 from lightning_fabric import Fabric
-from settings import TINY
 from test_step import SIDE, batch, make_step
-from tiny import prepare_tiny
+from tests.helpers.settings import TINY
+from tests.helpers.tiny import prepare_tiny
 from torch import Tensor
 
 from nearshot.errors import InputError, LeakError
@@ -33,11 +33,17 @@ def test_the_average_of_the_weights_is_what_is_saved(teacher: Path) -> None:
     for part, module in {"backbone": load_backbone(file), **heads}.items():
         assert module is not None
         saved = module.state_dict()
-        assert all(torch.equal(value, state["average"][f"{part}.{name}"]) for name, value in saved.items())
-        assert not all(torch.equal(value, state["learner"][f"{part}.{name}"]) for name, value in saved.items())
+        assert all(
+            torch.equal(value, state["average"][f"{part}.{name}"]) for name, value in saved.items()
+        )
+        assert not all(
+            torch.equal(value, state["learner"][f"{part}.{name}"]) for name, value in saved.items()
+        )
 
 
-def test_a_run_learns_from_its_teacher(teacher: Path, train_tiny: Callable[..., TrainResult]) -> None:
+def test_a_run_learns_from_its_teacher(
+    teacher: Path, train_tiny: Callable[..., TrainResult]
+) -> None:
     """The loss of the first step, before anything has changed, tells."""
     given: dict[str, Any] = {"epochs": 1, "steps_per_epoch": 1}
     alone = train_tiny("alone", **given)
@@ -55,17 +61,33 @@ def test_a_run_learns_from_its_teacher(teacher: Path, train_tiny: Callable[..., 
     ],
     ids=str,
 )
-def test_any_method_compares_its_answers_to_the_same_images(settings: dict[str, Any], teacher: Path) -> None:
+def test_any_method_compares_its_answers_to_the_same_images(
+    settings: dict[str, Any], teacher: Path
+) -> None:
     """Class probabilities with a linear head, neighbours without; the teacher sees images before they are mixed."""
-    config = replace(TINY, teacher=str(teacher), distillation_temperature=3.0, distillation_weight=0.25, **settings)
+    config = replace(
+        TINY,
+        teacher=str(teacher),
+        distillation_temperature=3.0,
+        distillation_weight=0.25,
+        **settings,
+    )
     has_head = has_linear_head(config)
     trained_on = RunFolder(teacher).read_trained_on()
     torch.manual_seed(0)
     learner = Learner(config, SIDE, len(trained_on.class_names))
     network = Teacher(config, learner.backbone, trained_on.class_names)
-    step = Step(Fabric(accelerator="cpu", devices=1), Hardware(channels_last=False), config, learner, network)
+    step = Step(
+        Fabric(accelerator="cpu", devices=1),
+        Hardware(channels_last=False),
+        config,
+        learner,
+        network,
+    )
     images, labels = batch(config)
-    unmixed = make_step(replace(config, teacher=None, mixup=0.0)).prepare(images).images  # from the same random state
+    unmixed = (
+        make_step(replace(config, teacher=None, mixup=0.0)).prepare(images).images
+    )  # from the same random state
     prepared = step.prepare(images)
     embedded = step.learner(prepared.images)
     weights = RunFolder(teacher).best_weights(5, "centroid")
@@ -77,12 +99,18 @@ def test_any_method_compares_its_answers_to_the_same_images(settings: dict[str, 
     def apart(answers: Tensor) -> Tensor:
         if has_head:
             return distillation_loss(embedded.logits, answers, temperature=3.0)
-        return neighbour_distillation_loss(embedded.embeddings, answers, distillation_temperature=3.0)
+        return neighbour_distillation_loss(
+            embedded.embeddings, answers, distillation_temperature=3.0
+        )
 
     share = float(step.mixup.share) if step.mixup is not None else 1.0
     assert (share < 1) == bool(config.mixup)
-    expected = share * apart(answers) + (1 - share) * apart(answers[[i ^ 1 for i in range(len(answers))]])
-    found = step.loss(embedded, labels, prepared) - step.loss(embedded, labels, prepared._replace(answers=None))
+    expected = share * apart(answers) + (1 - share) * apart(
+        answers[[i ^ 1 for i in range(len(answers))]]
+    )
+    found = step.loss(embedded, labels, prepared) - step.loss(
+        embedded, labels, prepared._replace(answers=None)
+    )
     torch.testing.assert_close(found, 0.25 * expected, rtol=1e-3, atol=1e-4)
     assert not any(weight.requires_grad for weight in network.parameters())
 
@@ -99,12 +127,16 @@ def test_another_teacher_is_refused_when_a_run_resumes(
         train(config, folder=tmp_path / "run", data_dir=data_dir, resume=True, show=False)
 
 
-def test_teachers_that_do_not_fit_are_refused(trained: Path, teacher: Path, data_dir: Path, tmp_path: Path) -> None:
+def test_teachers_that_do_not_fit_are_refused(
+    trained: Path, teacher: Path, data_dir: Path, tmp_path: Path
+) -> None:
     needs_head = replace(TINY, method="simpleshot", teacher=str(trained))
     with pytest.raises(InputError, match="linear head"):
         train(needs_head, folder=tmp_path / "run", data_dir=data_dir, show=False)
     other = tmp_path / "other"
     prepare_tiny(other, split_seed=1)  # other classes are for validation
     with pytest.raises(LeakError):
-        train(replace(TINY, teacher=str(teacher)), folder=tmp_path / "run", data_dir=other, show=False)
+        train(
+            replace(TINY, teacher=str(teacher)), folder=tmp_path / "run", data_dir=other, show=False
+        )
     assert not (tmp_path / "run").exists()

@@ -15,8 +15,8 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from settings import TINY
-from tiny import prepare_tiny
+from tests.helpers.settings import TINY
+from tests.helpers.tiny import prepare_tiny
 from torch import Tensor
 
 import nearshot
@@ -28,7 +28,16 @@ from nearshot.losses import nca_loss
 from nearshot.models import build_backbone, save_backbone
 from nearshot.runs.evaluate import Request, evaluate_run, evaluate_weights, file_name
 from nearshot.runs.network import TrainedRun
-from nearshot.training import METHODS, Hardware, OwnLoss, RunFolder, TrainConfig, TrainResult, train, trainer
+from nearshot.training import (
+    METHODS,
+    Hardware,
+    OwnLoss,
+    RunFolder,
+    TrainConfig,
+    TrainResult,
+    train,
+    trainer,
+)
 from nearshot.training.assembly import RunPlan
 from nearshot.training.checkpoint import Progress
 from nearshot.training.embedding import images_at_once, in_one_size
@@ -66,9 +75,15 @@ def test_every_method_trains_and_its_loss_falls(name: str, train_tiny: TrainTiny
     ],
     ids=str,
 )
-def test_published_crops_of_small_images_are_warned_of(changes: dict[str, Any], warns: bool, data_dir: Path) -> None:
-    plan = RunPlan(replace(TINY, **changes), Hardware(accelerator="cpu"), data_dir=data_dir, launch=False)
-    assert ["16×16" in message and "--crop padded" in message for message in plan.messages] == [True] * warns
+def test_published_crops_of_small_images_are_warned_of(
+    changes: dict[str, Any], warns: bool, data_dir: Path
+) -> None:
+    plan = RunPlan(
+        replace(TINY, **changes), Hardware(accelerator="cpu"), data_dir=data_dir, launch=False
+    )
+    assert ["16×16" in message and "--crop padded" in message for message in plan.messages] == [
+        True
+    ] * warns
 
 
 def test_a_run_folder_describes_the_run(run: Path, data_dir: Path) -> None:
@@ -87,7 +102,10 @@ def test_the_best_epoch_is_kept_for_each_shot_and_classifier(run: Path) -> None:
     for name, entry in best.items():
         means = [record["validation"][name] for record in records(run)]
         assert (entry["epoch"], entry["mean"]) == (1 + means.index(max(means)), max(means))
-    kept = {f"epoch-{epoch:04d}.safetensors" for epoch in {entry["epoch"] for entry in best.values()} | {5}}
+    kept = {
+        f"epoch-{epoch:04d}.safetensors"
+        for epoch in {entry["epoch"] for entry in best.values()} | {5}
+    }
     assert {file.name for file in (run / "weights").iterdir()} == kept
 
 
@@ -98,7 +116,9 @@ def test_weights_load_and_give_the_accuracy_that_was_logged(run: Path, data_dir:
     mean, std = (torch.tensor(values).view(1, 3, 1, 1) for values in backbone.spec.normalisation)
     images = torch.from_numpy(store.images.copy()).permute(0, 3, 1, 2) / 255
     features = embed(backbone, (images - mean) / std)
-    accuracy = evaluate_features(features, store.labels, n_way=2, n_episodes=50, centre=backbone.spec.training_mean)
+    accuracy = evaluate_features(
+        features, store.labels, n_way=2, n_episodes=50, centre=backbone.spec.training_mean
+    )
     assert accuracy.mean == pytest.approx(best["mean"], abs=0.5)
 
 
@@ -106,7 +126,9 @@ def test_a_run_is_measured_with_the_epochs_that_were_best(run: Path, data_dir: P
     best = best_of(run)
     request = Request(n_way=2, n_episodes=40, classifiers=("centroid", "soft", "knn"))
     found = evaluate_run(run, request, data_dir=data_dir)
-    assert [(one.n_shot, one.classifier) for one in found] == list(product((1, 5), request.classifiers))
+    assert [(one.n_shot, one.classifier) for one in found] == list(
+        product((1, 5), request.classifiers)
+    )
     for one in found:
         chosen_by = f"{one.n_shot}-shot {'centroid' if one.classifier == 'knn' else one.classifier}"
         assert one.weights == f"epoch-{best[chosen_by]['epoch']:04d}.safetensors"
@@ -119,7 +141,9 @@ def test_a_run_is_measured_with_the_epochs_that_were_best(run: Path, data_dir: P
 def test_the_classes_of_each_answer_make_it_up(run: Path, tmp_path: Path) -> None:
     data_dir = tmp_path
     prepare_tiny(data_dir, split_seed=0, contrast=4)  # hard to tell apart
-    request = Request(n_way=3, n_query=4, n_episodes=60, classifiers=("centroid", "knn"), seed=2, by_class=True)
+    request = Request(
+        n_way=3, n_query=4, n_episodes=60, classifiers=("centroid", "knn"), seed=2, by_class=True
+    )
     names = set(Store.open("tiny", "test", data_dir).class_names)
     measured = evaluate_run(run, request, data_dir=data_dir)
     kept = evaluate_run(run, request, data_dir=data_dir)
@@ -151,7 +175,13 @@ def test_another_question_has_another_file(run: Path, data_dir: Path) -> None:
     opened = TrainedRun(run, data_dir=data_dir, device="cpu", precision="float32")
     rough = TrainedRun(run, data_dir=data_dir, device="cpu", precision="bfloat16")
     weights, store = opened.best_weights(1, "centroid"), opened.store("test")
-    changes: dict[str, Any] = {"split": "val", "shots": (5,), "classifiers": ("soft",), "layers": (3, 4), "n_way": 4}
+    changes: dict[str, Any] = {
+        "split": "val",
+        "shots": (5,),
+        "classifiers": ("soft",),
+        "layers": (3, 4),
+        "n_way": 4,
+    }
     changes |= {"n_query": 4, "least_images": 2, "n_episodes": 4, "seed": 4, "by_class": True}
     requests = [asked, *(replace(asked, **{name: value}) for name, value in changes.items())]
     names = [file_name(opened, request, weights, store) for request in requests]
@@ -163,7 +193,9 @@ def test_another_question_has_another_file(run: Path, data_dir: Path) -> None:
     assert not any(" " in name for name in names)
 
 
-def test_weights_that_do_not_say_what_they_were_trained_on_need_a_dataset(data_dir: Path, tmp_path: Path) -> None:
+def test_weights_that_do_not_say_what_they_were_trained_on_need_a_dataset(
+    data_dir: Path, tmp_path: Path
+) -> None:
     weights, asked = tmp_path / "weights.safetensors", Request(n_way=2, n_episodes=5, shots=(1,))
     save_backbone(build_backbone("conv4-32", input_size=16), weights)
     with pytest.raises(InputError, match=r"weights\.safetensors .* dataset"):
@@ -184,7 +216,10 @@ def test_a_loss_of_ones_own_may_be_the_built_in_one(train_tiny: TrainTiny) -> No
     def own(embeddings: Tensor, labels: Tensor) -> Tensor:
         return nca_loss(embeddings, labels, background=1e-10)
 
-    results = [train_tiny(type(method).__name__, epochs=1, method=method) for method in (OwnLoss("nca", own), "nca")]
+    results = [
+        train_tiny(type(method).__name__, epochs=1, method=method)
+        for method in (OwnLoss("nca", own), "nca")
+    ]
     assert results[0].history[0]["loss"] == results[1].history[0]["loss"]
     assert json.loads((results[0].folder / "config.json").read_text())["method"] == "own-nca"
 
@@ -193,13 +228,19 @@ def test_tensorboard_reads_one_curve_of_a_resumed_run(data_dir: Path, tmp_path: 
     accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
     config, folder = replace(TINY, epochs=3, validate_every=1), tmp_path / "run"
     for _ in range(2):  # the second time from its last checkpoint
-        train(config, folder=folder, data_dir=data_dir, resume=True, checkpoint_seconds=0, show=False)
+        train(
+            config, folder=folder, data_dir=data_dir, resume=True, checkpoint_seconds=0, show=False
+        )
     history = records(folder)
     events = accumulator.EventAccumulator(str(folder)).Reload()
     assert [event.step for event in events.Scalars("loss")] == [1, 2, 3]
-    assert [event.value for event in events.Scalars("loss")] == pytest.approx([record["loss"] for record in history])
+    assert [event.value for event in events.Scalars("loss")] == pytest.approx(
+        [record["loss"] for record in history]
+    )
     assert "validation/5-shot centroid" in events.Tags()["scalars"]
-    with RunLog(RunFolder(folder), config, Progress(), 6, show=False) as log:  # starts again at the first epoch
+    with RunLog(
+        RunFolder(folder), config, Progress(), 6, show=False
+    ) as log:  # starts again at the first epoch
         log.epoch(history[0] | {"loss": 0.5}, seconds=1.0, images_per_second=1.0)
     events = accumulator.EventAccumulator(str(folder)).Reload()
     assert [(event.step, event.value) for event in events.Scalars("loss")] == [(1, 0.5)]
@@ -214,7 +255,10 @@ def test_a_batch_is_counted_as_a_loop_counts_it() -> None:
         expected.append(Composition(alone, positive, 15 - positive))
     assert compositions(labels, TINY, resolve_method(TINY)) == expected
     half = replace(TINY, keep_positives=0.5, keep_negatives=0.1)
-    assert compositions(labels, half, resolve_method(half)) == [(1, 2.0, 1.0), (4, 0.5, 1.0)]  # 22 and 28 ordered
+    assert compositions(labels, half, resolve_method(half)) == [
+        (1, 2.0, 1.0),
+        (4, 0.5, 1.0),
+    ]  # 22 and 28 ordered
 
 
 def test_pairs_and_a_learnt_temperature_are_logged(train_tiny: TrainTiny) -> None:
@@ -230,7 +274,9 @@ def test_a_dataset_without_validation_keeps_the_last_epoch(data_dir: Path, tmp_p
     shutil.rmtree(tmp_path / "tiny" / "16" / "val")
     result = train(replace(TINY, epochs=2), folder=tmp_path / "run", data_dir=tmp_path, show=False)
     assert result.best == {}
-    assert [file.name for file in (tmp_path / "run" / "weights").iterdir()] == ["epoch-0002.safetensors"]
+    assert [file.name for file in (tmp_path / "run" / "weights").iterdir()] == [
+        "epoch-0002.safetensors"
+    ]
 
 
 def test_an_archive_knows_its_commit(tmp_path: Path) -> None:
@@ -246,11 +292,15 @@ def test_an_archive_knows_its_commit(tmp_path: Path) -> None:
         opened.extractall(tmp_path)
     ask = "from nearshot._version import state_of_code; print(state_of_code())"
     alone = {"PYTHONPATH": str(tmp_path / "src"), "PATH": ""}
-    answer = subprocess.check_output([sys.executable, "-c", ask], cwd=tmp_path, env=alone, text=True)
+    answer = subprocess.check_output(
+        [sys.executable, "-c", ask], cwd=tmp_path, env=alone, text=True
+    )
     assert answer.strip() == str({"commit": commit, "changed": None})
 
 
-def test_training_leaves_torchs_state_unchanged(train_tiny: TrainTiny, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_training_leaves_torchs_state_unchanged(
+    train_tiny: TrainTiny, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The setting of cuDNN, and the caller's random numbers."""
     torch.manual_seed(7)
     expected = torch.rand(3)
@@ -277,8 +327,12 @@ def test_a_network_in_one_size_gives_each_image_its_own_features() -> None:
 
 
 @given(st.integers(0, 100), st.sampled_from([(50, 4), (4, 50)]))
-def test_effective_dimensions_are_those_of_the_eigenvalues(seed: int, shape: tuple[int, int]) -> None:
-    features = torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+def test_effective_dimensions_are_those_of_the_eigenvalues(
+    seed: int, shape: tuple[int, int]
+) -> None:
+    features = torch.randn(
+        shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64
+    )
     eigenvalues = torch.linalg.eigvalsh(features.T.cov())
     expected = float(eigenvalues.sum() ** 2 / eigenvalues.square().sum())
     assert effective_dimensions(features) == pytest.approx(expected)
@@ -297,7 +351,10 @@ def test_features_that_differ_are_no_problem_and_equal_or_random_ones_are() -> N
 
 
 def test_a_run_warns_from_its_middle_on(
-    data_dir: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    data_dir: Path,
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(trainer, "COLLAPSED", 1e9)
     train(replace(TINY, epochs=4, validate_every=1), folder=tmp_path / "run", data_dir=data_dir)

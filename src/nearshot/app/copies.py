@@ -25,14 +25,22 @@ class Copies:
 
     n_new: int = 0
     n_same: int = 0  # photos that the folder had already
-    failures: list[str] = field(default_factory=list)  # a sentence for every photo that could not be copied
-    earlier: list[Path] = field(default_factory=list)  # copies of the same photos in folders of other classes
+    failures: list[str] = field(
+        default_factory=list
+    )  # a sentence for every photo that could not be copied
+    earlier: list[Path] = field(
+        default_factory=list
+    )  # copies of the same photos in folders of other classes
 
     @property
     def about_earlier(self) -> str:
         """A sentence about earlier copies, which are never deleted; empty if there are none."""
         what = f"{counted(len(self.earlier), 'earlier copy', 'earlier copies')} of these photos in other classes"
-        return f"{what}: {format_list(self.earlier, str)}. Delete what is wrong." if self.earlier else ""
+        return (
+            f"{what}: {format_list(self.earlier, str)}. Delete what is wrong."
+            if self.earlier
+            else ""
+        )
 
 
 def safe_name(text: str) -> str:
@@ -83,12 +91,17 @@ def copy_into_classes(photos: Iterable[tuple[Path, str]], folder: Path) -> Copie
     sizes = {copy.stat().st_size for copy in copies}
     for path in sorted(set(folder.glob("*/*")) - copies):
         with suppress(OSError):  # not a file, or locked
-            if path.stat().st_size in sizes and hashlib.sha256(path.read_bytes()).digest() in contents:
+            if (
+                path.stat().st_size in sizes
+                and hashlib.sha256(path.read_bytes()).digest() in contents
+            ):
                 done.earlier.append(path)
     return done
 
 
-def write_new(data: bytes, folder: Path, name: str, *, like: Path | None = None) -> tuple[bool, Path]:
+def write_new(
+    data: bytes, folder: Path, name: str, *, like: Path | None = None
+) -> tuple[bool, Path]:
     """Write a file under a name that no other content has: name.jpg, name (2).jpg, …; with the times of `like`.
 
     Returns whether the file is new, and its path.

@@ -1,7 +1,8 @@
 """A project: photos, classes and labels, in a folder that survives a restart.
 
-`project.json` has the folders of photos, the classes and the label of each photo. Uploaded photos are in `photos/`,
-small versions in `thumbnails/`. Folders of photos are referred to, and never changed.
+`project.json` has the folders of photos, the classes and the label of each photo. Uploaded photos
+are in `photos/`, small versions in `thumbnails/`. Folders of photos are referred to, and never
+changed.
 """
 
 import hashlib
@@ -52,22 +53,36 @@ class Project:
         self.folder.mkdir(parents=True, exist_ok=True)
         self._lock = FileLock(self.folder / ".lock")
         if not self._lock.acquire():
-            raise InputError(f"The project {folder} is open in another nearshot app. Close it, or use that one.")
+            raise InputError(
+                f"The project {folder} is open in another nearshot app. Close it, or use that one."
+            )
         path = self.folder / "project.json"
-        saved: dict[str, Any] = read_json(path) if path.exists() else {"format": FORMAT, "version": VERSION}
+        saved: dict[str, Any] = (
+            read_json(path) if path.exists() else {"format": FORMAT, "version": VERSION}
+        )
         if (saved.get("format"), saved.get("version")) != (FORMAT, VERSION):
-            raise FileFormatError(f"{path} is not a project, or of another version of nearshot. Start a new project.")
+            raise FileFormatError(
+                f"{path} is not a project, or of another version of nearshot. Start a new project."
+            )
         self.classes: list[str] = saved.get("classes", [])  # in the order of the user
-        self.labels: dict[str, str] = saved.get("labels", {})  # the class of each labelled photo, by its key
-        self.confirmed: set[str] = set(saved.get("confirmed", []))  # keys of photos whose labels are right
-        self.removed: set[str] = set(saved.get("removed", []))  # keys of photos that the user has taken out
+        self.labels: dict[str, str] = saved.get(
+            "labels", {}
+        )  # the class of each labelled photo, by its key
+        self.confirmed: set[str] = set(
+            saved.get("confirmed", [])
+        )  # keys of photos whose labels are right
+        self.removed: set[str] = set(
+            saved.get("removed", [])
+        )  # keys of photos that the user has taken out
         new = [_relative(one, self.folder) for one in photo_folders]
         self.folders: list[str] = list(dict.fromkeys([*saved.get("folders", []), *new]))
         self.photos: dict[str, Photo] = {}  # by identifier, in the order of their paths
         for one in [*self.folders, "photos"]:
             self._find(self.folder / one)
         if len(self.photos) > MOST_PHOTOS:
-            raise InputError(f"A project has at most {MOST_PHOTOS:,} photos (got {len(self.photos):,}). Split them.")
+            raise InputError(
+                f"A project has at most {MOST_PHOTOS:,} photos (got {len(self.photos):,}). Split them."
+            )
         self.save()
 
     def close(self) -> None:
@@ -87,11 +102,17 @@ class Project:
         """Add a class, and return its name without spaces around it."""
         name = _tidy(name)
         if not name.isprintable():
-            raise InputError(f"The name of a class contains a character that cannot be shown (got {name!r}).")
+            raise InputError(
+                f"The name of a class contains a character that cannot be shown (got {name!r})."
+            )
         if not 1 <= len(name) <= LONGEST_NAME:
-            raise InputError(f"The name of a class must be 1 to {LONGEST_NAME} letters (got {len(name)}).")
+            raise InputError(
+                f"The name of a class must be 1 to {LONGEST_NAME} letters (got {len(name)})."
+            )
         if name == UNKNOWN:
-            raise InputError(f"Choose another name than {UNKNOWN!r}: it is that of photos that are like no class.")
+            raise InputError(
+                f"Choose another name than {UNKNOWN!r}: it is that of photos that are like no class."
+            )
         if name in self.classes:
             raise InputError(f"There is a class {name!r} already.")
         self.classes.append(name)

@@ -54,8 +54,9 @@ mimetypes.add_type("text/javascript", ".js")  # Windows may say text/plain, whic
 class Guard:
     """Middleware that refuses requests of other hosts and pages, and those without the token.
 
-    The Host header keeps out pages whose name was made to point to this computer (DNS rebinding), Origin keeps out
-    forms and scripts of other pages, and the token keeps out other users of this computer.
+    The Host header keeps out pages whose name was made to point to this computer (DNS rebinding),
+    Origin keeps out forms and scripts of other pages, and the token keeps out other users of this
+    computer.
     """
 
     def __init__(self, app: ASGIApp, token: str, port: int) -> None:
@@ -75,15 +76,22 @@ class Guard:
                 for name, value in HEADERS.items():
                     headers.setdefault(name, value)
                 if self._is_token(shown):
-                    headers.append("set-cookie", f"{self.cookie}={self.token}; HttpOnly; SameSite=Strict; Path=/")
+                    headers.append(
+                        "set-cookie",
+                        f"{self.cookie}={self.token}; HttpOnly; SameSite=Strict; Path=/",
+                    )
             await send(message)
 
         host, origin = request.headers.get("host", ""), request.headers.get("origin")
         # Browsers send Origin with everything that changes something.
-        is_from_here = origin == f"http://{host}" if origin is not None else request.method in ("GET", "HEAD")
+        is_from_here = (
+            origin == f"http://{host}" if origin is not None else request.method in ("GET", "HEAD")
+        )
         has_token = self._is_token(shown or request.cookies.get(self.cookie, ""))
         allowed = host in self.hosts and is_from_here and has_token
-        await (self.app if allowed else PlainTextResponse(REFUSED, 403))(scope, receive, send_guarded)
+        await (self.app if allowed else PlainTextResponse(REFUSED, 403))(
+            scope, receive, send_guarded
+        )
 
     def _is_token(self, given: str) -> bool:
         return secrets.compare_digest(given.encode(), self.token.encode())
@@ -123,7 +131,11 @@ class Server:
         """Everything that the page shows; with ?after=3, once there is a newer version than 3."""
         after = request.query_params.get("after", "")
         for _ in range(POLLS if after.isdecimal() else 0):
-            if self.session.version > int(after) or self.is_ending() or await request.is_disconnected():
+            if (
+                self.session.version > int(after)
+                or self.is_ending()
+                or await request.is_disconnected()
+            ):
                 break
             await anyio.sleep(POLL_SECONDS)
         return JSONResponse(await anyio.to_thread.run_sync(page_state, self.session))
@@ -137,7 +149,9 @@ class Server:
         photo, is_large = self._photo(request), request.url.path.startswith("/large/")
         with self.decoders:
             data = version_of(self.session.project, photo, large=is_large)
-        return Response(data, media_type="image/jpeg", headers={"cache-control": "private, max-age=3600"})
+        return Response(
+            data, media_type="image/jpeg", headers={"cache-control": "private, max-age=3600"}
+        )
 
     async def upload(self, request: Request) -> Response:
         """Keep a photo, if it can be decoded."""
@@ -161,12 +175,17 @@ class Server:
         name = request.path_params["name"]
         if name not in ("classifier.safetensors", "classifier.onnx", "photos.csv"):
             raise HTTPException(404)
-        return Response(exported(self.session, name), headers={"content-disposition": f'attachment; filename="{name}"'})
+        return Response(
+            exported(self.session, name),
+            headers={"content-disposition": f'attachment; filename="{name}"'},
+        )
 
     async def change(self, request: Request) -> Response:
         """Change the project, by one of `CHANGES`."""
         change, given = CHANGES[request.url.path.removeprefix("/api/")], await request.json()
-        result = await anyio.to_thread.run_sync(self.session.change, lambda project: change(project, given))
+        result = await anyio.to_thread.run_sync(
+            self.session.change, lambda project: change(project, given)
+        )
         return JSONResponse({"version": self.session.version, "result": result})
 
     async def copy(self, request: Request) -> Response:
@@ -191,7 +210,12 @@ def answers_of(session: Session) -> list[tuple[Photo, str, str, Guess]]:
 
 def page_state(session: Session) -> dict[str, Any]:
     """Return what the page shows. Classes are indices; a guess of −1 is none, and −2 is "none of these"."""
-    version, model, errors, project = session.version, session.model, session.errors, session.project
+    version, model, errors, project = (
+        session.version,
+        session.model,
+        session.errors,
+        session.project,
+    )
     names = [] if model.classifier is None else model.classifier.classes_.tolist()
     estimate: dict[str, Any] = {"missing": model.estimate}
     advice = ""
@@ -220,7 +244,9 @@ def page_state(session: Session) -> dict[str, Any]:
             "photos": photos,
             "n_done": sum(photo.id in session.features or photo.id in errors for photo in present),
             "errors": [[photo.id, errors[photo.id]] for photo in present if photo.id in errors],
-            "next": [one for one in model.label_next if project.label_of(project.photos[one]) is None],
+            "next": [
+                one for one in model.label_next if project.label_of(project.photos[one]) is None
+            ],
             "suspicious": suspicious,
             "confusion": {"classes": names, "counts": model.confusion.tolist()},
             "estimate": estimate,
@@ -233,7 +259,10 @@ def page_state(session: Session) -> dict[str, Any]:
 def copy_photos(session: Session, predicted: bool) -> dict[str, Any]:
     """Copy the photos into `sorted/` of the project, by class: the labelled ones, and if wanted by prediction."""
     folder = session.project.folder / "sorted"
-    chosen = [(photo.path, label or (answer if predicted else "")) for photo, label, answer, _ in answers_of(session)]
+    chosen = [
+        (photo.path, label or (answer if predicted else ""))
+        for photo, label, answer, _ in answers_of(session)
+    ]
     done = copy_into_classes([(path, label) for path, label in chosen if label], folder)
     return {
         "folder": readable(str(folder)),
@@ -253,7 +282,9 @@ def exported(session: Session, name: str) -> bytes:
         for photo, label, answer, guess in answers_of(session):
             cells = [str(photo.path), label, answer, f"{guess.confidence:.4f}" if answer else ""]
             writer.writerow(map(_plain_cell, cells))
-        return file.getvalue().encode("utf-8-sig")  # with a mark, without which Excel misreads letters
+        return file.getvalue().encode(
+            "utf-8-sig"
+        )  # with a mark, without which Excel misreads letters
     classifier = session.classifier()
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / name
@@ -273,15 +304,24 @@ def _plain_cell(text: str) -> str:
 def make_server(session: Session, port: int) -> tuple[uvicorn.Server, str]:
     """Return a server for a session, and the address of its page, with a new token."""
     token, routes = secrets.token_urlsafe(24), Server(session)
-    settings: dict[str, Any] = {"log_level": "warning", "access_log": False, "lifespan": "off", "ws": "none"}
-    server = uvicorn.Server(uvicorn.Config(routes.make_app(token, port), timeout_graceful_shutdown=2, **settings))
+    settings: dict[str, Any] = {
+        "log_level": "warning",
+        "access_log": False,
+        "lifespan": "off",
+        "ws": "none",
+    }
+    server = uvicorn.Server(
+        uvicorn.Config(routes.make_app(token, port), timeout_graceful_shutdown=2, **settings)
+    )
     routes.is_ending = lambda: server.should_exit
     return server, f"http://{HOST}:{port}/?token={token}"
 
 
 def serve(session: Session, port: int, open_browser: bool, tell: Callable[[str], None]) -> None:
     """Serve the app until Ctrl-C; `tell` gets the address."""
-    with socket.create_server((HOST, port)) as listener:  # a browser may connect before the server answers
+    with socket.create_server(
+        (HOST, port)
+    ) as listener:  # a browser may connect before the server answers
         server, address = make_server(session, listener.getsockname()[1])
         session.start()
         try:

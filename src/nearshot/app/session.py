@@ -48,11 +48,19 @@ class Model:
     support: tuple[str, ...] = ()
     guesses: Mapping[str, Guess] = field(default_factory=dict)  # of unlabelled photos
     # The expected accuracy, or a sentence that says what is missing.
-    estimate: AccuracyEstimate | str = "Label a few photos of two classes to see how accurate this is."
+    estimate: AccuracyEstimate | str = (
+        "Label a few photos of two classes to see how accurate this is."
+    )
     label_next: tuple[str, ...] = ()
-    suspicious: Mapping[str, Guess] = field(default_factory=dict)  # labels that look wrong, with held-out answers
-    confusion: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros((0, 0), np.int64))  # (label, answer)
-    held_out: Mapping[str, Floats] = field(default_factory=dict)  # probabilities (class,) of held-out labelled photos
+    suspicious: Mapping[str, Guess] = field(
+        default_factory=dict
+    )  # labels that look wrong, with held-out answers
+    confusion: npt.NDArray[np.int64] = field(
+        default_factory=lambda: np.zeros((0, 0), np.int64)
+    )  # (label, answer)
+    held_out: Mapping[str, Floats] = field(
+        default_factory=dict
+    )  # probabilities (class,) of held-out labelled photos
 
 
 def fit_model(features: Mapping[str, Floats], labels: Mapping[str, str], **settings: Any) -> Model:
@@ -65,7 +73,9 @@ def fit_model(features: Mapping[str, Floats], labels: Mapping[str, str], **setti
     vectors = np.stack([features[one] for one in others]) if others else np.zeros((0, 1))
     if len(support) < 2:
         directions = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
-        return Model(label_next=tuple(others[place] for place in label_next(directions, N_SUGGESTIONS)))
+        return Model(
+            label_next=tuple(others[place] for place in label_next(directions, N_SUGGESTIONS))
+        )
     classifier = FewShotClassifier(None, unknown_label=UNKNOWN, **settings)
     classifier.fit(np.stack([features[one] for one in support]), [labels[one] for one in support])
     try:
@@ -93,7 +103,10 @@ def fit_model(features: Mapping[str, Floats], labels: Mapping[str, str], **setti
 
 
 def _guesses(
-    ids: Sequence[str], classifier: FewShotClassifier, probabilities: Floats, *others: npt.NDArray[Any]
+    ids: Sequence[str],
+    classifier: FewShotClassifier,
+    probabilities: Floats,
+    *others: npt.NDArray[Any],
 ) -> dict[str, Guess]:
     """Return guesses by identifier; `others` are their doubt and novelty, if they are known."""
     labels = classifier.classes_[probabilities.argmax(1)]
@@ -108,7 +121,9 @@ class Session:
         self.project, self.embedder, self.unknown_rate = project, embedder, unknown_rate
         self.version = 1  # increases with every change that the page should show
         self.features: dict[str, Floats] = {}  # of embedded photos, by identifier
-        self.errors: dict[str, str] = {}  # a sentence for every photo that cannot be read, by identifier
+        self.errors: dict[
+            str, str
+        ] = {}  # a sentence for every photo that cannot be read, by identifier
         self.model = Model()
         self.failure = ""  # the error that ended the thread
         self._is_stale, self._is_working, self._is_ended = True, False, False
@@ -149,14 +164,20 @@ class Session:
         labelled = [
             photo
             for photo, label in labels.items()
-            if label is not None and photo.id not in self.errors and photo.path.is_file()  # it may be deleted by now
+            if label is not None
+            and photo.id not in self.errors
+            and photo.path.is_file()  # it may be deleted by now
         ]
         if len(labelled) < 2:
             raise InputError("Label at least 2 photos first.")
         cache = None if self.embedder.cache is None else self.embedder.cache.folder.parent
-        model = FewShotClassifier(self.embedder.backbone, device=self.embedder.device, cache_dir=cache)
+        model = FewShotClassifier(
+            self.embedder.backbone, device=self.embedder.device, cache_dir=cache
+        )
         model.set_params(unknown_rate=self.unknown_rate, unknown_label=UNKNOWN)
-        return model.fit([str(photo.path) for photo in labelled], [labels[photo] for photo in labelled])
+        return model.fit(
+            [str(photo.path) for photo in labelled], [labels[photo] for photo in labelled]
+        )
 
     def explain(self, photo: Photo) -> dict[str, Any]:
         """Return the probabilities of the classes for a photo, and the most similar labelled photos.
@@ -174,12 +195,18 @@ class Session:
         _, places = model.classifier.kneighbors(row, N_NEIGHBORS + 1)
         near = [model.support[place] for place in places[0]]
         return {
-            "probabilities": [[str(model.classifier.classes_[code]), float(shares[code])] for code in order],
+            "probabilities": [
+                [str(model.classifier.classes_[code]), float(shares[code])] for code in order
+            ],
             "nearest": [one for one in near if one != photo.id][:N_NEIGHBORS],
         }
 
     def _waiting(self) -> list[Photo]:
-        return [one for one in self.project.present if one.id not in self.features and one.id not in self.errors]
+        return [
+            one
+            for one in self.project.present
+            if one.id not in self.features and one.id not in self.errors
+        ]
 
     def _work(self) -> None:
         fitted_at = 0.0
@@ -192,7 +219,9 @@ class Session:
                     if self._is_ended:
                         return
                     batch, is_stale = self._waiting()[:BATCH_SIZE], self._is_stale
-                    present = {photo.id: self.project.label_of(photo) for photo in self.project.present}
+                    present = {
+                        photo.id: self.project.label_of(photo) for photo in self.project.present
+                    }
                     self._is_stale, self._is_working = False, True
                 if is_stale:
                     features = {one: self.features[one] for one in present if one in self.features}
@@ -203,7 +232,9 @@ class Session:
                 else:
                     self._embed(batch)
                 with self.lock:
-                    if not is_stale and (not self._waiting() or time.monotonic() > fitted_at + SECONDS):
+                    if not is_stale and (
+                        not self._waiting() or time.monotonic() > fitted_at + SECONDS
+                    ):
                         self._is_stale = True
                     self.version += 1
         except Exception as error:
@@ -212,7 +243,9 @@ class Session:
             self.version += 1
 
     def _embed(self, photos: Sequence[Photo]) -> None:
-        for photo, one in zip(photos, self.embedder.attempt([photo.path for photo in photos]), strict=True):
+        for photo, one in zip(
+            photos, self.embedder.attempt([photo.path for photo in photos]), strict=True
+        ):
             if isinstance(one, NearshotError):
                 self.errors[photo.id] = readable(str(one).replace(str(photo.path), photo.name))
             else:
@@ -232,7 +265,11 @@ def version_of(project: Project, photo: Photo, *, large: bool = False) -> bytes:
     """Return a photo as large as a screen, or as a thumbnail, which is made once for each content of the file."""
     try:
         state = photo.path.stat()
-        path = project.folder / "thumbnails" / f"{photo.id}-{state.st_size:x}-{state.st_mtime_ns:x}.jpg"
+        path = (
+            project.folder
+            / "thumbnails"
+            / f"{photo.id}-{state.st_size:x}-{state.st_mtime_ns:x}.jpg"
+        )
         if path.exists() and not large:
             return path.read_bytes()
         data = photo.path.read_bytes()

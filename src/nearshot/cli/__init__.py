@@ -21,7 +21,8 @@ from nearshot._version import __version__, state_of_code
 from nearshot.errors import InputError, NearshotError, did_you_mean
 from nearshot.text import print_message
 
-# One line per command. A command's own module is imported only when it is chosen: some take seconds to import.
+# One line per command. A command's own module is imported only when it is chosen: some take seconds
+# to import.
 COMMANDS = {
     "data": "Prepare, check and inspect datasets.",
     "train": "Train a network and keep its best epochs in a run folder.",
@@ -57,14 +58,18 @@ def main(arguments: list[str] | None = None) -> int:
     except NearshotError as error:
         print_message(error)
         return 1
-    except BrokenPipeError:  # the reader has closed the pipe, as `head` does; Python would flush into it at exit
+    except (
+        BrokenPipeError
+    ):  # the reader has closed the pipe, as `head` does; Python would flush into it at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except OSError as error:
         print_message(f"{error.strerror or error}: {error.filename or ''}".rstrip(": "))
         return 1
     except KeyboardInterrupt:
-        Console(stderr=True).print(f"Stopped.{HOW_TO_RESUME.get(' '.join(arguments[:1]), '')}", highlight=False)
+        Console(stderr=True).print(
+            f"Stopped.{HOW_TO_RESUME.get(' '.join(arguments[:1]), '')}", highlight=False
+        )
         return 130
     return 0
 
@@ -77,7 +82,9 @@ class _Console(Console):
 
 def entry_point() -> None:
     """Run the command of the shell and exit with its status."""
-    if isinstance(sys.stdout, io.TextIOWrapper):  # file names may have characters that the output's encoding lacks
+    if isinstance(
+        sys.stdout, io.TextIOWrapper
+    ):  # file names may have characters that the output's encoding lacks
         sys.stdout.reconfigure(errors="backslashreplace")
     sys.exit(main())
 
@@ -111,7 +118,8 @@ def _with_home(argument: str) -> str:
 def _parse(arguments: list[str]) -> Any:
     """Return the command that the arguments describe; help and errors end the program, as tyro does.
 
-    tyro prints a ValueError of `__post_init__` in a box. An InputError is raised again instead, to be one sentence.
+    tyro prints a ValueError of `__post_init__` in a box. An InputError is raised again instead, to
+    be one sentence.
     """
     tyro._experimental_options["ansi_codes"] = not os.environ.get("NO_COLOR")
     messages = io.StringIO()
@@ -135,15 +143,22 @@ def _parse_command(name: str = "", *arguments: str) -> Any:
         if name and not name.startswith("-"):
             sys.stderr.write(f"There is no command {name!r}.{did_you_mean(name, COMMANDS)}\n")
         kinds = [
-            Annotated[make_dataclass(command, (), namespace={"__doc__": line}), tyro.conf.subcommand(command)]
+            Annotated[
+                make_dataclass(command, (), namespace={"__doc__": line}),
+                tyro.conf.subcommand(command),
+            ]
             for command, line in COMMANDS.items()
         ]
         choice: Any = Union[tuple(kinds)]  # noqa: UP007 (a union of a list)
-        return tyro.cli(choice, prog="nearshot", args=[name] if name else [], description=DESCRIPTION)
+        return tyro.cli(
+            choice, prog="nearshot", args=[name] if name else [], description=DESCRIPTION
+        )
     module = import_module(f"nearshot.cli.{name}")
     if hasattr(module, "parse"):
         return module.parse(list(arguments))
-    kind = getattr(module, name.capitalize())  # a dataclass, or a union of them: the commands within a command
+    kind = getattr(
+        module, name.capitalize()
+    )  # a dataclass, or a union of them: the commands within a command
     about = description(kind) if isinstance(kind, type) else COMMANDS[name]
     return tyro.cli(kind, prog=f"nearshot {name}", args=arguments, description=about)
 
@@ -155,25 +170,41 @@ def description(kind: type) -> str:
 
 
 @RULES.primitive_rule
-def _optional_rule(info: tyro.constructors.PrimitiveTypeInfo) -> tyro.constructors.PrimitiveConstructorSpec[Any] | None:
+def _optional_rule(
+    info: tyro.constructors.PrimitiveTypeInfo,
+) -> tyro.constructors.PrimitiveConstructorSpec[Any] | None:
     """Show an option that may be None as its other type: `INT`, not `{None}|INT`. The word None still sets it."""
     kinds = [kind for kind in get_args(info.type) if kind is not NoneType]
-    if info.type_origin not in (Union, UnionType) or len(kinds) != 1 or len(get_args(info.type)) != 2:
+    if (
+        info.type_origin not in (Union, UnionType)
+        or len(kinds) != 1
+        or len(get_args(info.type)) != 2
+    ):
         return None
     given = tyro.constructors.PrimitiveTypeInfo.make(kinds[0], info.markers)
     spec = tyro.constructors.ConstructorRegistry.get_primitive_spec(given)
-    if not isinstance(spec, tyro.constructors.PrimitiveConstructorSpec) or not isinstance(spec.nargs, int):
+    if not isinstance(spec, tyro.constructors.PrimitiveConstructorSpec) or not isinstance(
+        spec.nargs, int
+    ):
         return None
     return replace(
         spec,
-        instance_from_str=lambda words: None if words == ["None"] else spec.instance_from_str(words),
+        instance_from_str=lambda words: (
+            None if words == ["None"] else spec.instance_from_str(words)
+        ),
         is_instance=lambda value: value is None or spec.is_instance(value),
-        str_from_instance=lambda value: ["none"] if value is None else spec.str_from_instance(value),
+        str_from_instance=lambda value: (
+            ["none"] if value is None else spec.str_from_instance(value)
+        ),
     )
 
 
 def _version() -> str:
     """Return the versions of nearshot, with its commit if it is known, Python and PyTorch."""
     state = state_of_code()
-    commit = "" if state is None else f" ({state['commit'][:12]}{' and changes' if state['changed'] else ''})"
+    commit = (
+        ""
+        if state is None
+        else f" ({state['commit'][:12]}{' and changes' if state['changed'] else ''})"
+    )
     return f"nearshot {__version__}{commit}, Python {platform.python_version()}, torch {metadata.version('torch')}"

@@ -15,14 +15,18 @@ def print_entries(title: str, entries: Iterable[tuple[str, str, str]], console: 
     console.print(Text(title, style="italic"), soft_wrap=False)
     for name, state, about in entries:
         fits = bool(state) and len(name) + len(state) < console.width - 2
-        console.print(Text.assemble("\n", (name, "bold"), f": {state}" if fits else ":"), soft_wrap=True)
+        console.print(
+            Text.assemble("\n", (name, "bold"), f": {state}" if fits else ":"), soft_wrap=True
+        )
         below = about if fits or not state else f"{state}\n{about}"
         console.print(Padding(Text(below), (0, 0, 0, 4)), soft_wrap=False)
 
 
 def aligned(rows: Sequence[Sequence[object]]) -> list[str]:
     """Return a line per row, with its cells in columns."""
-    widths = [max(cell_len(printable(cell)) for cell in column) for column in zip(*rows, strict=True)]
+    widths = [
+        max(cell_len(printable(cell)) for cell in column) for column in zip(*rows, strict=True)
+    ]
     return ["  ".join(map(padded, row, widths)).rstrip() for row in rows]
 
 

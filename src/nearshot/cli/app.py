@@ -19,20 +19,25 @@ UNTITLED = Path("nearshot-project")
 class App:
     """Sort photos on a page in your browser: label a few, and every other photo gets a class at once.
 
-    Drop photos on the page, or start with a folder of them. Name classes, drag a few photos to each, and correct what
-    is wrong. The page shows how accurate it expects to be, which photos to label next and which labels look wrong. It
-    copies photos into one folder per class, and exports the classifier for nearshot predict or as ONNX.
+    Drop photos on the page, or start with a folder of them. Name classes, drag a few photos to
+    each, and correct what is wrong. The page shows how accurate it expects to be, which photos to
+    label next and which labels look wrong. It copies photos into one folder per class, and exports
+    the classifier for nearshot predict or as ONNX.
 
-    Photos stay on this computer: the page is served to it alone, at an address with a secret part. Labels are saved at
-    once in a project folder, by default FOLDER-nearshot beside the photos; the same command opens it again. Photos of
-    FOLDER are read, and never changed. Ctrl-C ends the command.
+    Photos stay on this computer: the page is served to it alone, at an address with a secret part.
+    Labels are saved at once in a project folder, by default FOLDER-nearshot beside the photos; the
+    same command opens it again. Photos of FOLDER are read, and never changed. Ctrl-C ends the
+    command.
 
     It needs the extra app: pip install 'nearshot[app]'.
 
-    Examples: nearshot app; nearshot app ./holiday; nearshot app ./holiday --project ./birds --no-browser
+    Examples: nearshot app; nearshot app ./holiday; nearshot app ./holiday --project ./birds
+    --no-browser
     """
 
-    folder: Annotated[tyro.conf.Positional[Path | None], tyro.conf.arg(metavar="FOLDER", help_behavior_hint="")] = None
+    folder: Annotated[
+        tyro.conf.Positional[Path | None], tyro.conf.arg(metavar="FOLDER", help_behavior_hint="")
+    ] = None
     """A folder of photos; those in folders inside of it count too."""
     project: Annotated[Path | None, option(f"FOLDER-nearshot, or {UNTITLED}", "DIR")] = None
     """The folder for labels, added photos and copies; it is created if it does not exist."""
@@ -56,7 +61,9 @@ class App:
         except ImportError as error:
             if (error.name or "").startswith("nearshot"):
                 raise
-            raise MissingExtraError("nearshot app needs a web server: pip install 'nearshot[app]'.") from error
+            raise MissingExtraError(
+                "nearshot app needs a web server: pip install 'nearshot[app]'."
+            ) from error
         from nearshot.app.project import Project  # noqa: PLC0415 (imports scikit-learn)
         from nearshot.app.session import Session  # noqa: PLC0415
         from nearshot.estimator import Embedder  # noqa: PLC0415
@@ -70,13 +77,20 @@ class App:
         project = Project(self.project or beside, [] if photos is None else [photos])
         cache = data_folder() / "embeddings"
         backbone = weights_of(self.backbone)
-        embedder = Embedder(backbone, device=self.device, cache_dir=cache, input_size=self.input_size)
+        embedder = Embedder(
+            backbone, device=self.device, cache_dir=cache, input_size=self.input_size
+        )
         session = Session(project, embedder, self.unknown_rate)
         known = f"{counted(len(project.present), 'photo')}, {len(project.labels):,} labelled."
         console.print(f"Project {printable(project.folder)}: {known}")
 
         about = "Press Ctrl-C to stop. Labels are saved at once."
         try:
-            serve(session, self.port, not self.no_browser, lambda address: console.print(f"Open {address}\n{about}"))
+            serve(
+                session,
+                self.port,
+                not self.no_browser,
+                lambda address: console.print(f"Open {address}\n{about}"),
+            )
         except KeyboardInterrupt:
             console.print("Stopped. The same command opens the project again.")

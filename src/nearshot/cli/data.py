@@ -20,13 +20,20 @@ OPTIONS_OF_OWN = ("table", "fractions", "seed", "train_classes", "val_classes", 
 OPTIONS_OF_OMNIGLOT = ("omniglot_split", "rotations")
 Name = Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="DATASET")]
 PREPARED_HELP = "The dataset, or the path that it was prepared from."
-Prepared = Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="DATASET", help=PREPARED_HELP)]
-Paths = Annotated[tuple[Path, ...], tyro.conf.arg(aliases=["--from"], metavar="PATH [PATH ...]", help_behavior_hint="")]
+Prepared = Annotated[
+    tyro.conf.Positional[str], tyro.conf.arg(metavar="DATASET", help=PREPARED_HELP)
+]
+Paths = Annotated[
+    tuple[Path, ...],
+    tyro.conf.arg(aliases=["--from"], metavar="PATH [PATH ...]", help_behavior_hint=""),
+]
 ClassList = Annotated[Path | None, tyro.conf.arg(metavar="FILE")]
 Fractions = Annotated[tuple[float, float, float] | None, tyro.conf.arg(metavar="TRAIN VAL TEST")]
 DATA_DIR_HELP = "The folder of prepared datasets; by default $NEARSHOT_DATA, or ~/.cache/nearshot."
 DataDir = Annotated[Path | None, tyro.conf.arg(metavar="DIR", help=DATA_DIR_HELP)]
-Side = Annotated[int | None, tyro.conf.arg(help="The images' side, if the dataset was prepared with several.")]
+Side = Annotated[
+    int | None, tyro.conf.arg(help="The images' side, if the dataset was prepared with several.")
+]
 
 
 @dataclass(frozen=True)
@@ -40,14 +47,20 @@ class DataList:
         entries = []
         for name, source in SOURCES.items():
             manifests = stores.prepared_manifests(name, self.data_dir)
-            splits = ", ".join(f"{path.parent.name} at {path.parent.parent.name}" for path in manifests)
+            splits = ", ".join(
+                f"{path.parent.name} at {path.parent.parent.name}" for path in manifests
+            )
             state = f"prepared ({splits})" if splits else ""
             entries.append((name, state, f"{source.description}.\nFrom: {source.where}."))
         own = [name for name in stores.prepared_datasets(self.data_dir) if name not in SOURCES]
-        entries += [(printable(name), "your own, prepared", _about_own(name, self.data_dir)) for name in own]
+        entries += [
+            (printable(name), "your own, prepared", _about_own(name, self.data_dir)) for name in own
+        ]
         layouts = "one folder per class, or a CSV of files and labels"
         entries.append(("FOLDER", "", f"Your own images.\nFrom: {layouts}."))
-        print_entries(f"Datasets; prepared ones are in {stores.data_folder(self.data_dir)}", entries, console)
+        print_entries(
+            f"Datasets; prepared ones are in {stores.data_folder(self.data_dir)}", entries, console
+        )
 
 
 @dataclass(frozen=True)
@@ -64,11 +77,11 @@ class DataPrepare:
     """
 
     name: Name
-    """A known dataset (see `nearshot data list`). For your own images: the path of a folder with one folder per class,
-    or of an archive of it; or any name, with --from."""
+    """A known dataset (see `nearshot data list`). For your own images: the path of a folder with
+    one folder per class, or of an archive of it; or any name, with --from."""
     paths: Paths = ()
-    """The folder or archive; or several archives that belong together. Without it, glyphs is drawn here, and cifar-fs
-    and omniglot are downloaded."""
+    """The folder or archive; or several archives that belong together. Without it, glyphs is drawn
+    here, and cifar-fs and omniglot are downloaded."""
     data_dir: DataDir = None
     side: int | None = None
     """The side of the square images; by default the dataset's usual one, or 84."""
@@ -83,27 +96,33 @@ class DataPrepare:
     seed: int | None = None
     """For your own images: the seed of the random split of the classes; by default 0."""
     train_classes: ClassList = None
-    """For your own images: a text file with the classes of the training split, one per line, instead of fractions.
-    Classes in no list are skipped."""
+    """For your own images: a text file with the classes of the training split, one per line,
+    instead of fractions. Classes in no list are skipped."""
     val_classes: ClassList = None
     """The same for the validation split."""
     test_classes: ClassList = None
     """The same for the test split."""
     omniglot_split: Literal["vinyals", "background"] | None = None
-    """For omniglot: Vinyals et al.'s three splits, the default; or Lake et al.'s background (train) and evaluation
-    (test), prepared as omniglot-background."""
+    """For omniglot: Vinyals et al.'s three splits, the default; or Lake et al.'s background (train)
+    and evaluation (test), prepared as omniglot-background."""
     rotations: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
     """For omniglot: add each character rotated by 90, 180 and 270 degrees as three more classes."""
 
     def run(self, console: Console) -> None:
         """Prepare all splits and print their sizes."""
         refused = [(option, "your own images") for option in OPTIONS_OF_OWN if self.name in SOURCES]
-        refused += [(option, "omniglot") for option in OPTIONS_OF_OMNIGLOT if self.name != "omniglot"]
+        refused += [
+            (option, "omniglot") for option in OPTIONS_OF_OMNIGLOT if self.name != "omniglot"
+        ]
         for option, whose in refused:
             if getattr(self, option) not in (None, False):
                 flag = "--" + option.replace("_", "-")
                 raise InputError(f"{flag} is for {whose}; it does not apply to {self.name!r}.")
-        options: PrepareOptions = {"data_dir": self.data_dir, "fit": self.fit, "broken": self.broken}
+        options: PrepareOptions = {
+            "data_dir": self.data_dir,
+            "fit": self.fit,
+            "broken": self.broken,
+        }
         if self.name in SOURCES:
             name = self.name
             if name == "omniglot":
@@ -112,21 +131,38 @@ class DataPrepare:
         else:
             made = self._prepare_own(options)
         for split, store in made.items():
-            skipped = f", {len(store.manifest['broken'])} broken skipped" if store.manifest["broken"] else ""
+            skipped = (
+                f", {len(store.manifest['broken'])} broken skipped"
+                if store.manifest["broken"]
+                else ""
+            )
             side, size = store.images.shape[1], _size(len(store), len(store.class_names))
             fingerprint = store.fingerprint[:12]
-            console.print(f"{store.dataset} {split}: {size}, {side}×{side}{skipped}; fingerprint {fingerprint}")
+            console.print(
+                f"{store.dataset} {split}: {size}, {side}×{side}{skipped}; fingerprint {fingerprint}"
+            )
 
     def _prepare_own(self, options: PrepareOptions) -> dict[str, Store]:
         path = given_path(self.name)
         if path is not None and self.paths:
-            raise InputError(f"The images are given twice: as {self.name} and by --from. With --from, give a name.")
+            raise InputError(
+                f"The images are given twice: as {self.name} and by --from. With --from, give a name."
+            )
         if path is None and not self.paths:
             here = f", or ./{self.name} for the folder here" if Path(self.name).is_dir() else ""
-            raise InputError(f"{self.name!r} is no known dataset; for your own images, give --from PATH{here}.")
+            raise InputError(
+                f"{self.name!r} is no known dataset; for your own images, give --from PATH{here}."
+            )
         lists = {"train": self.train_classes, "val": self.val_classes, "test": self.test_classes}
-        texts = {split: file.read_text(encoding="utf-8") for split, file in lists.items() if file is not None}
-        classes = {split: [line.strip() for line in text.splitlines() if line.strip()] for split, text in texts.items()}
+        texts = {
+            split: file.read_text(encoding="utf-8")
+            for split, file in lists.items()
+            if file is not None
+        }
+        classes = {
+            split: [line.strip() for line in text.splitlines() if line.strip()]
+            for split, text in texts.items()
+        }
         for split, names in classes.items():
             if not names:
                 raise InputError(f"The list of classes {lists[split]} is empty.")
@@ -135,7 +171,9 @@ class DataPrepare:
             name=self.name if path is None else None,
             table=self.table,
             classes=classes or None,
-            fractions=None if self.fractions is None else dict(zip(SPLITS, self.fractions, strict=True)),
+            fractions=None
+            if self.fractions is None
+            else dict(zip(SPLITS, self.fractions, strict=True)),
             seed=self.seed or 0,
             side=self.side,
             **options,
@@ -167,9 +205,13 @@ class DataVerify:
         pairs = inspection.splits_that_share(groups).items()
         shared = ", ".join(f"{n:,} in {one} and {other}" for (one, other), n in pairs)
         where = f": {shared}" if shared else ""
-        console.print(f"{n_groups} more than once, {len(across):,} of them in more than one split{where}.")
+        console.print(
+            f"{n_groups} more than once, {len(across):,} of them in more than one split{where}."
+        )
         for group in across:
-            console.print("  " + " = ".join(f"{o.split}: {o.image_name} ({o.class_name})" for o in group))
+            console.print(
+                "  " + " = ".join(f"{o.split}: {o.image_name} ({o.class_name})" for o in group)
+            )
 
 
 @dataclass(frozen=True)
@@ -193,7 +235,9 @@ class DataShow:
         name = prepared_name(self.name, self.data_dir)
         store = Store.open(name, self.split, self.data_dir, side=self.side)
         output = self.output or Path(f"{name}-{self.split}.png")
-        inspection.contact_sheet(store, n_classes=self.n_classes, n_images=self.n_images).save(output)
+        inspection.contact_sheet(store, n_classes=self.n_classes, n_images=self.n_images).save(
+            output
+        )
         console.print(f"Written to {output}.")
 
 
@@ -223,9 +267,13 @@ class DataUnpack:
         """Write the files and print their folder."""
         store = open_or_prepare(self.name, self.split, self.data_dir, side=self.side)
         output = self.output or Path(f"{store.dataset}-{self.split}")
-        n_images = inspection.unpack(store, output, n_classes=self.n_classes, n_images=self.n_images, skip=self.skip)
+        n_images = inspection.unpack(
+            store, output, n_classes=self.n_classes, n_images=self.n_images, skip=self.skip
+        )
         n_classes = self.n_classes or len(store.class_names)
-        console.print(f"{_size(n_images, n_classes)} {'is' if n_images == 1 else 'are'} in {output}.")
+        console.print(
+            f"{_size(n_images, n_classes)} {'is' if n_images == 1 else 'are'} in {output}."
+        )
 
 
 Data = (

@@ -17,18 +17,22 @@ from nearshot.text import counted
 class Export:
     """Export a classifier to one file: network, preprocessing, features of the labelled images and all settings.
 
-    An .onnx file runs wherever ONNX does (servers, phones, browsers), without nearshot: raw uint8 images of any size
-    in, labels and probabilities out. It needs the extra onnx: pip install 'nearshot[onnx]'. A .safetensors file is a
-    bundle for nearshot: FewShotClassifier.load, nearshot predict and nearshot show read it. Neither contains images,
-    and neither can run code when it is opened.
+    An .onnx file runs wherever ONNX does (servers, phones, browsers), without nearshot: raw uint8
+    images of any size in, labels and probabilities out. It needs the extra onnx: pip install
+    'nearshot[onnx]'. A .safetensors file is a bundle for nearshot: FewShotClassifier.load, nearshot
+    predict and nearshot show read it. Neither contains images, and neither can run code when it is
+    opened.
 
-    Examples: nearshot export ./flowers flowers.onnx --unknown-rate 0.05; nearshot export ./flowers flowers.safetensors;
+    Examples: nearshot export ./flowers flowers.onnx --unknown-rate 0.05; nearshot export ./flowers
+    flowers.safetensors;
     nearshot export flowers.safetensors flowers.onnx
     """
 
     support: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="DIR|BUNDLE")]
     """A folder with one folder of images per class, or a bundle."""
-    file: Annotated[tyro.conf.Positional[Path | None], tyro.conf.arg(metavar="FILE", help_behavior_hint="")] = None
+    file: Annotated[
+        tyro.conf.Positional[Path | None], tyro.conf.arg(metavar="FILE", help_behavior_hint="")
+    ] = None
     """The file to write (required); its suffix, .onnx or .safetensors, is the format."""
     output: Annotated[Path | None, tyro.conf.arg(metavar="FILE", help_behavior_hint="")] = None
     """The same as FILE."""
@@ -38,7 +42,9 @@ class Export:
         """Write the file, and print its inputs and outputs."""
         output = self.output or self.file
         if output is None:
-            raise InputError("FILE is missing: give the file to write, such as flowers.onnx or flowers.safetensors.")
+            raise InputError(
+                "FILE is missing: give the file to write, such as flowers.onnx or flowers.safetensors."
+            )
         kind = output.suffix.lower()
         if kind not in (".onnx", ".safetensors"):
             raise InputError(f"output must end in .onnx or .safetensors (got {output.name!r}).")

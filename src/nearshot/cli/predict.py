@@ -18,7 +18,13 @@ from rich.console import Console
 
 from nearshot.app.copies import Copies, copy_into_classes
 from nearshot.checks import check_count
-from nearshot.cli._options import SOME_UNREADABLE, ClassifierFlags, ClassifierOptions, embedder_of, option
+from nearshot.cli._options import (
+    SOME_UNREADABLE,
+    ClassifierFlags,
+    ClassifierOptions,
+    embedder_of,
+    option,
+)
 from nearshot.cli._tables import aligned, padded
 from nearshot.errors import InputError, NearshotError
 from nearshot.text import counted, format_list, print_line, print_message, printable, with_progress
@@ -30,19 +36,30 @@ if TYPE_CHECKING:
 
 BATCH_SIZE = 32
 MAX_WIDTH = 60  # of the column of names; longer names shift their line
-COLUMNS = ("image", "label", "most_probable", "probability", "novelty", "nearest", "nearest_label", "distance", "error")
+COLUMNS = (
+    "image",
+    "label",
+    "most_probable",
+    "probability",
+    "novelty",
+    "nearest",
+    "nearest_label",
+    "distance",
+    "error",
+)
 
 
 @dataclass(frozen=True)
 class Predict:
     """Classify images by a few labelled ones: one folder per class in, one output line per image.
 
-    Nothing is trained: labelled images are embedded once, cached, and compared with new ones. Each line has the label,
-    its probability, and the nearest labelled image. An image that cannot be read has a line with the reason, and the
-    exit status is then 3; so it is if a folder cannot be read, or an image cannot be copied.
+    Nothing is trained: labelled images are embedded once, cached, and compared with new ones. Each
+    line has the label, its probability, and the nearest labelled image. An image that cannot be
+    read has a line with the reason, and the exit status is then 3; so it is if a folder cannot be
+    read, or an image cannot be copied.
 
-    A network trained on images like yours is more accurate: train it with nearshot train --dataset ./my-photos, and use
-    it with --backbone RUN.
+    A network trained on images like yours is more accurate: train it with nearshot train --dataset
+    ./my-photos, and use it with --backbone RUN.
 
     Examples: nearshot predict --support ./flowers garden.jpg;
     nearshot predict --support ./flowers holiday/ --unknown-rate 0.05;
@@ -53,23 +70,26 @@ class Predict:
     """
 
     images: Annotated[
-        tyro.conf.Positional[tuple[str, ...]], tyro.conf.arg(metavar="IMAGES…", help_behavior_hint="(required)")
+        tyro.conf.Positional[tuple[str, ...]],
+        tyro.conf.arg(metavar="IMAGES…", help_behavior_hint="(required)"),
     ]
     """Images to classify: files, folders (all images in them) or patterns."""
     support: Annotated[Path, tyro.conf.arg(metavar="DIR|BUNDLE")]
-    """A folder with one folder of images per class, whose name is the label; or a .safetensors bundle of nearshot
-    export."""
+    """A folder with one folder of images per class, whose name is the label; or a .safetensors
+    bundle of nearshot export."""
     options: ClassifierFlags = field(default_factory=ClassifierOptions)
     format: Literal["table", "csv", "json"] = "table"
     """A table, or CSV or JSON with more columns: the most probable class, all probabilities (JSON), novelty."""
     nearest: int = 1
     """How many of the nearest labelled images to name in JSON."""
     copy_to: Annotated[str | None, option("copy nothing", "DIR")] = None
-    """Copy every image into DIR/LABEL, and rejected ones into a folder of their own. No file is overwritten: another
-    image of the same name becomes "name (2)", and one that is there already is not copied again."""
+    """Copy every image into DIR/LABEL, and rejected ones into a folder of their own. No file is
+    overwritten: another image of the same name becomes "name (2)", and one that is there already is
+    not copied again."""
     score: tyro.conf.FlagCreatePairsOff[bool] = False
-    """Compare labels with the names of the folders that the images lie in, and print the accuracy with its 95 %
-    interval and the confused classes. With csv and json, they go to standard error."""
+    """Compare labels with the names of the folders that the images lie in, and print the accuracy
+    with its 95 % interval and the confused classes. With csv and json, they go to standard
+    error."""
 
     def run(self, console: Console) -> None:
         """Classify images one by one."""
@@ -86,10 +106,15 @@ class Predict:
         truths = true_labels(paths, self.images, classes) if self.score else {}
         labels, write = {}, console.file.write
         wide = min(MAX_WIDTH, max(len("image"), *(cell_len(printable(path)) for path in paths)))
-        label_wide = max(len("label"), *(cell_len(printable(one)) for one in (*classes, classifier.unknown_label)))
+        label_wide = max(
+            len("label"),
+            *(cell_len(printable(one)) for one in (*classes, classifier.unknown_label)),
+        )
         table, entries = csv.writer(console.file, lineterminator="\n"), []
         if self.format == "table":
-            write(f"{padded('image', wide)}  {padded('label', label_wide)}  probability   nearest labelled image\n")
+            write(
+                f"{padded('image', wide)}  {padded('label', label_wide)}  probability   nearest labelled image\n"
+            )
         elif self.format == "csv":
             table.writerow(COLUMNS)
         for path, answer in _answers(classifier, paths, self.nearest):
@@ -107,10 +132,18 @@ class Predict:
         if n_bad := len(paths) - len(labels):
             print_message(f"{n_bad:,} of {counted(len(paths), 'image')} could not be read.")
         if self.score:
-            report = Console(stderr=True, markup=False, highlight=False) if self.format != "table" else console
+            report = (
+                Console(stderr=True, markup=False, highlight=False)
+                if self.format != "table"
+                else console
+            )
             for line in score_lines(labels, truths, classes):
                 print_line(report, printable(line))
-        done = Copies() if self.copy_to is None else copy_into_classes(labels.items(), Path(self.copy_to))
+        done = (
+            Copies()
+            if self.copy_to is None
+            else copy_into_classes(labels.items(), Path(self.copy_to))
+        )
         if self.copy_to is not None:
             same = f"; {done.n_same:,} were there already" if done.n_same else ""
             print_message(f"{counted(done.n_new, 'image')} copied to {self.copy_to}{same}.")
@@ -125,7 +158,9 @@ class Predict:
 def check_apart(copy_to: str, support: Path) -> None:
     """Raise an error if the folder for copies has no name, or if copies would mix with labelled images."""
     if not copy_to:  # as of a shell's variable that is not set
-        raise InputError("copy_to must be the name of a folder (got an empty text). For this folder, use --copy-to .")
+        raise InputError(
+            "copy_to must be the name of a folder (got an empty text). For this folder, use --copy-to ."
+        )
     copies, labelled = Path(copy_to).resolve(), support.resolve()
     if labelled.is_dir() and (copies.is_relative_to(labelled) or labelled.is_relative_to(copies)):
         raise InputError(
@@ -134,7 +169,9 @@ def check_apart(copy_to: str, support: Path) -> None:
         )
 
 
-def _answers(classifier: FewShotClassifier, paths: Sequence[Path], n_neighbors: int) -> Iterator[tuple[Path, Answer]]:
+def _answers(
+    classifier: FewShotClassifier, paths: Sequence[Path], n_neighbors: int
+) -> Iterator[tuple[Path, Answer]]:
     """Yield an answer per image, while later ones are being read."""
     from nearshot.estimator.explanation import explain_answers  # noqa: PLC0415 (imports scikit-learn)
 
@@ -145,7 +182,9 @@ def _answers(classifier: FewShotClassifier, paths: Sequence[Path], n_neighbors: 
     for start in with_progress(range(0, len(paths), BATCH_SIZE), "predicting", show=show):
         some = [(path, next(features)) for path in paths[start : start + BATCH_SIZE]]
         good = [one for _, one in some if not isinstance(one, NearshotError)]
-        explained = iter(explain_answers(fitted, fitted.prepare(np.stack(good)), n_neighbors) if good else [])
+        explained = iter(
+            explain_answers(fitted, fitted.prepare(np.stack(good)), n_neighbors) if good else []
+        )
         for path, one in some:
             yield path, one if isinstance(one, NearshotError) else next(explained)
 
@@ -155,7 +194,11 @@ def _in_table(answer: Answer) -> tuple[object, str]:
     if isinstance(answer, NearshotError):
         return "–", f"cannot be read: {printable(answer)}"
     near = answer.neighbours[0]
-    sure = f"novelty {answer.novelty:.2g}" if answer.is_unknown else f"{100 * answer.probability:.1f} %"
+    sure = (
+        f"novelty {answer.novelty:.2g}"
+        if answer.is_unknown
+        else f"{100 * answer.probability:.1f} %"
+    )
     return answer.label, f"{sure:12}  {printable(near.name)} (distance {near.distance:.2f})"
 
 
@@ -163,7 +206,15 @@ def _in_csv(answer: Answer) -> list[object]:
     if isinstance(answer, NearshotError):
         return [""] * 7 + [answer]
     near, numbers = answer.neighbours[0], (f"{answer.probability:.6f}", f"{answer.novelty:.4f}")
-    return [answer.label, answer.nearest, *numbers, near.name, near.label, f"{near.distance:.4f}", ""]
+    return [
+        answer.label,
+        answer.nearest,
+        *numbers,
+        near.name,
+        near.label,
+        f"{near.distance:.4f}",
+        "",
+    ]
 
 
 def _in_json(answer: Answer) -> dict[str, Any]:
@@ -172,17 +223,22 @@ def _in_json(answer: Answer) -> dict[str, Any]:
     return {
         "label": answer.label,
         "unknown": answer.is_unknown,
-        "probabilities": {str(label): round(share, 6) for label, share in answer.probabilities.items()},
+        "probabilities": {
+            str(label): round(share, 6) for label, share in answer.probabilities.items()
+        },
         "novelty": answer.novelty,
         "nearest": [asdict(one) for one in answer.neighbours],
     }
 
 
-def true_labels(paths: Sequence[Path], given: Sequence[str], classes: Sequence[str]) -> dict[Path, str]:
+def true_labels(
+    paths: Sequence[Path], given: Sequence[str], classes: Sequence[str]
+) -> dict[Path, str]:
     """Return the class of each image by the folders that it lies in: the innermost that is named like a class.
 
-    Those are the folders inside of a given one, and the given one itself; of an image that is given, its folder. If
-    none is named like a class, the result is the name of the innermost. It is an error if that is so for all images.
+    Those are the folders inside of a given one, and the given one itself; of an image that is
+    given, its folder. If none is named like a class, the result is the name of the innermost. It is
+    an error if that is so for all images.
     """
     found = {}
     for path in paths:
@@ -199,26 +255,41 @@ def true_labels(paths: Sequence[Path], given: Sequence[str], classes: Sequence[s
     return found
 
 
-def score_lines(labels: Mapping[Path, str], truths: Mapping[Path, str], classes: Sequence[str]) -> list[str]:
+def score_lines(
+    labels: Mapping[Path, str], truths: Mapping[Path, str], classes: Sequence[str]
+) -> list[str]:
     """Return the accuracy with its interval, a line per class with what it is taken for, and what was not scored.
 
-    `labels` are the answers for images, `truths` the names of their folders. Folders that are not named like a class
-    are not scored; their images should be rejected.
+    `labels` are the answers for images, `truths` the names of their folders. Folders that are not
+    named like a class are not scored; their images should be rejected.
     """
     from scipy.stats import binomtest  # noqa: PLC0415 (takes a second to import)
 
-    answers = {name: Counter(label for path, label in labels.items() if truths[path] == name) for name in classes}
+    answers = {
+        name: Counter(label for path, label in labels.items() if truths[path] == name)
+        for name in classes
+    }
     strangers = [label for path, label in labels.items() if truths[path] not in answers]
-    n, n_right = sum(one.total() for one in answers.values()), sum(one[name] for name, one in answers.items())
+    n, n_right = (
+        sum(one.total() for one in answers.values()),
+        sum(one[name] for name, one in answers.items()),
+    )
     if n == 0:
         return ["", "Accuracy: unknown, since no image of the classes could be read."]
     interval = binomtest(n_right, n).proportion_ci(0.95, method="exact")
     limits = f"{100 * interval.low:.1f} to {100 * interval.high:.1f} %"
-    lines = ["", f"Accuracy: {100 * n_right / n:.1f} % (95 % interval {limits}; {n_right:,} of {counted(n, 'image')})"]
+    lines = [
+        "",
+        f"Accuracy: {100 * n_right / n:.1f} % (95 % interval {limits}; {n_right:,} of {counted(n, 'image')})",
+    ]
     rows = []
     for name, found in answers.items():
-        others = ", ".join(f"{other} {count:,}" for other, count in found.most_common() if other != name)
-        right = f"{found[name]:,} of {found.total():,} right{f'; taken for {others}' if others else ''}"
+        others = ", ".join(
+            f"{other} {count:,}" for other, count in found.most_common() if other != name
+        )
+        right = (
+            f"{found[name]:,} of {found.total():,} right{f'; taken for {others}' if others else ''}"
+        )
         rows += [(f"  {name}", right)] if found else []
     lines += aligned(rows)
     if strangers:

@@ -11,11 +11,21 @@ from rich.console import Console
 
 from nearshot.cli._tables import print_entries
 from nearshot.errors import InputError, NearshotError
-from nearshot.experiments.executors.local import LocalMachine
-from nearshot.experiments.jobs import AGAIN, DONE, TRAIN, Job, JobPlan, chosen_jobs, describe_cost, jobs_of, plan_of
-from nearshot.experiments.reproduce import ReproductionOptions, chosen_recipes, collect, reproduce
-from nearshot.experiments.results import Results
-from nearshot.experiments.scales import OWN, Scale, smaller
+from nearshot.paper.executors.local import LocalMachine
+from nearshot.paper.jobs import (
+    AGAIN,
+    DONE,
+    TRAIN,
+    Job,
+    JobPlan,
+    chosen_jobs,
+    describe_cost,
+    jobs_of,
+    plan_of,
+)
+from nearshot.paper.reproduce import ReproductionOptions, chosen_recipes, collect, reproduce
+from nearshot.paper.results import Results
+from nearshot.paper.scales import OWN, Scale, smaller
 from nearshot.text import counted
 from nearshot.training.run_folder import run_name
 
@@ -31,17 +41,18 @@ class Reproduce(ReproductionOptions):
     """
 
     names: Annotated[
-        tyro.conf.Positional[tuple[str, ...]], tyro.conf.arg(metavar="[NAME ...]", help_behavior_hint="")
+        tyro.conf.Positional[tuple[str, ...]],
+        tyro.conf.arg(metavar="[NAME ...]", help_behavior_hint=""),
     ] = ()
     """The tables or figures; --list shows all."""
     all: bool = False
     """All of them."""
     list: bool = False
-    """Only list them, with what is done, what is left to run and about how long that takes; with --only '*' list the
-    runs, by name."""
+    """Only list them, with what is done, what is left to run and about how long that takes; with
+    --only '*' list the runs, by name."""
     quick: bool = False
-    """A small form of everything, on the embedded glyphs and a CPU, one run per core. It is labelled as no
-    reproduction."""
+    """A small form of everything, on the embedded glyphs and a CPU, one run per core. It is
+    labelled as no reproduction."""
     input_size: int | None = None
     """Train on smaller images than the paper's 84×84, such as 32; the results are kept apart."""
     steps: int | None = None
@@ -70,7 +81,11 @@ class Reproduce(ReproductionOptions):
         for claims in done.claims if self.all else ():  # without the reasons, which are long
             note = f"The reasons are in {claims.name}.md, and in the page of `nearshot report`."
             short = tuple(row[:3] for row in claims.rows)
-            tables.append(replace(claims, headings=claims.headings[:3], rows=short, notes=(*claims.notes, note)))
+            tables.append(
+                replace(
+                    claims, headings=claims.headings[:3], rows=short, notes=(*claims.notes, note)
+                )
+            )
         for table in tables:
             console.print(table.for_terminal(), soft_wrap=False, crop=False)
             console.print()
@@ -82,18 +97,31 @@ class Reproduce(ReproductionOptions):
         for failure in failed:
             console.print(f"Failed: {failure.job.name}: {failure.text} (log: {failure.log})")
         if failed:
-            raise NearshotError(f"{counted(len(failed), 'run')} failed. The same command tries again.")
+            raise NearshotError(
+                f"{counted(len(failed), 'run')} failed. The same command tries again."
+            )
 
     def _collect(self, folder: Path, scale: Scale, console: Console) -> None:
         """Collect runs; print their validation accuracies and where they are now."""
         found = collect(folder, self.results, scale)
         for result in found:
-            best = [f"{name.removeprefix('val ')} {a['mean']:.2f}" for name, a in result.content["accuracies"].items()]
-            console.print(f"{run_name(result.config)} ({result.id}){': ' if best else ''}{', '.join(best)}")
+            best = [
+                f"{name.removeprefix('val ')} {a['mean']:.2f}"
+                for name, a in result.content["accuracies"].items()
+            ]
+            console.print(
+                f"{run_name(result.config)} ({result.id}){': ' if best else ''}{', '.join(best)}"
+            )
         for name in dict.fromkeys(result.scale for result in found):
             n_runs = sum(result.scale == name for result in found)
-            why = f"; not of this scale ({scale.label}), they are in no table of the paper" if name == OWN else ""
-            console.print(f"{counted(n_runs, 'run')} copied to the results in {self.results / name}{why}.")
+            why = (
+                f"; not of this scale ({scale.label}), they are in no table of the paper"
+                if name == OWN
+                else ""
+            )
+            console.print(
+                f"{counted(n_runs, 'run')} copied to the results in {self.results / name}{why}."
+            )
         console.print("nearshot report shows them all on one page.")
 
     def _list(self, scale: Scale, console: Console) -> None:
@@ -117,7 +145,9 @@ class Reproduce(ReproductionOptions):
         jobs = chosen_jobs(jobs_of(recipes, self.dataset, scale, seeds), self.only)
         if self.only:
             states = {job.id: name for name, alike in plan(jobs).items() for job in alike}
-            entries = [(job.name, states[job.id], f"for {', '.join(job.wanted_by)}") for job in jobs]
+            entries = [
+                (job.name, states[job.id], f"for {', '.join(job.wanted_by)}") for job in jobs
+            ]
             about_all = "Without --list, those that are not done are run."
         else:
             entries = []
@@ -125,7 +155,9 @@ class Reproduce(ReproductionOptions):
                 datasets = scale.dataset or ", ".join(recipe.on(self.dataset))
                 others = "" if self.dataset or scale.dataset else ", ".join(recipe.datasets[1:])
                 about = f"{recipe.title} ({datasets}{f'; with --dataset also {others}' if others else ''})"
-                entries.append((recipe.name, state(jobs_of([recipe], self.dataset, scale, seeds)), about))
+                entries.append(
+                    (recipe.name, state(jobs_of([recipe], self.dataset, scale, seeds)), about)
+                )
             about_all = "Recipes share runs, so that all cost less than their sum."
         if len(entries) > 1:
             entries.append(("Together", state(jobs), about_all))

@@ -14,7 +14,13 @@ import tyro
 from rich.console import Console
 
 from nearshot.checks import check_count
-from nearshot.cli._options import SOME_UNREADABLE, ClassifierFlags, ClassifierOptions, embedder_of, option
+from nearshot.cli._options import (
+    SOME_UNREADABLE,
+    ClassifierFlags,
+    ClassifierOptions,
+    embedder_of,
+    option,
+)
 from nearshot.cli._tables import aligned
 from nearshot.errors import NearshotError
 from nearshot.text import counted, print_message, printable
@@ -43,18 +49,23 @@ class Suggestion(NamedTuple):
 class Suggest:
     """Suggest images to label next, and labelled images whose labels look wrong.
 
-    Images to label next are doubtful: between two classes, or unlike all of them. Among those, the suggested ones are
-    unlike each other, so that a few of them teach most. Images that are labelled already are skipped. A label
-    looks wrong if the other labelled images give the image another class with a probability of at least 0.7. Images
-    that cannot be read are skipped, with a message, and the exit status is then 3; so it is if a folder cannot be read.
+    Images to label next are doubtful: between two classes, or unlike all of them. Among those, the
+    suggested ones are unlike each other, so that a few of them teach most. Images that are labelled
+    already are skipped. A label looks wrong if the other labelled images give the image another
+    class with a probability of at least 0.7. Images that cannot be read are skipped, with a
+    message, and the exit status is then 3; so it is if a folder cannot be read.
 
     Examples: nearshot suggest --support ./flowers holiday/; nearshot suggest --support ./flowers;
     nearshot suggest --support ./flowers holiday/ --count 50 --format csv > next.csv
     """
 
-    images: Annotated[tyro.conf.Positional[tuple[str, ...]], option("check the labels only", "IMAGES…")] = ()
+    images: Annotated[
+        tyro.conf.Positional[tuple[str, ...]], option("check the labels only", "IMAGES…")
+    ] = ()
     """Images without labels: files, folders (all images in them) or patterns."""
-    support: Annotated[Path, tyro.conf.arg(metavar="DIR|BUNDLE", help_behavior_hint="(required)")] = field(kw_only=True)
+    support: Annotated[
+        Path, tyro.conf.arg(metavar="DIR|BUNDLE", help_behavior_hint="(required)")
+    ] = field(kw_only=True)
     """A folder with one folder of images per class, whose name is the label; or a bundle of nearshot export."""
     count: int = 10
     """How many images to suggest at most."""
@@ -76,10 +87,16 @@ class Suggest:
         classifier = options.make_classifier(self.support)
         embedded = embedder_of(classifier).attempt(paths, progress=None) if paths else []
         errors = [one for one in embedded if isinstance(one, NearshotError)]
-        new = {path: one for path, one in zip(paths, embedded, strict=True) if not isinstance(one, NearshotError)}
+        new = {
+            path: one
+            for path, one in zip(paths, embedded, strict=True)
+            if not isinstance(one, NearshotError)
+        }
         if new:
             known = labelled_already(classifier, np.stack(list(new.values())))
-            new = {path: one for (path, one), skip in zip(new.items(), known, strict=True) if not skip}
+            new = {
+                path: one for (path, one), skip in zip(new.items(), known, strict=True) if not skip
+            }
             if known.any():
                 print_message(f"Skipped: {counted(int(known.sum()), 'image')} labelled already.")
         found = _suggestions(classifier, new, self.count)
@@ -96,7 +113,9 @@ class Suggest:
             raise SystemExit(SOME_UNREADABLE)
 
 
-def _suggestions(classifier: FewShotClassifier, features: Mapping[Path, Features], count: int) -> list[Suggestion]:
+def _suggestions(
+    classifier: FewShotClassifier, features: Mapping[Path, Features], count: int
+) -> list[Suggestion]:
     """Return the images to label next, of images with their features, and the labelled images to check."""
     from nearshot.estimator.suggestions import (  # noqa: PLC0415 (imports scikit-learn)
         held_out_probabilities,
@@ -114,7 +133,13 @@ def _suggestions(classifier: FewShotClassifier, features: Mapping[Path, Features
     if features:
         ranked = rank_unlabelled(classifier, np.stack(list(features.values())), count)
         for place in ranked.next:
-            why = NOVEL if ranked.is_novel[place] else UNSURE if ranked.doubt[place] > DOUBTFUL else VARIED
+            why = (
+                NOVEL
+                if ranked.is_novel[place]
+                else UNSURE
+                if ranked.doubt[place] > DOUBTFUL
+                else VARIED
+            )
             suggest("label next", paths[place], "", ranked.probabilities[place], why)
     images, probabilities = held_out_probabilities(classifier)
     codes = classifier.support_labels_[images]
@@ -124,11 +149,22 @@ def _suggestions(classifier: FewShotClassifier, features: Mapping[Path, Features
     return found
 
 
-def _print_tables(found: Sequence[Suggestion], classifier: FewShotClassifier, n_images: int, console: Console) -> None:
-    n_labelled, n_checked = len(classifier.support_labels_), len(classifier._ready().held_out.images)
-    labelled = counted(n_labelled, "labelled image") + (f" ({n_checked:,} checked)" if n_checked < n_labelled else "")
+def _print_tables(
+    found: Sequence[Suggestion], classifier: FewShotClassifier, n_images: int, console: Console
+) -> None:
+    n_labelled, n_checked = (
+        len(classifier.support_labels_),
+        len(classifier._ready().held_out.images),
+    )
+    labelled = counted(n_labelled, "labelled image") + (
+        f" ({n_checked:,} checked)" if n_checked < n_labelled else ""
+    )
     for kind, title, head in (
-        ("label next", f"Label next, of {counted(n_images, 'image')}:", ("image", "why", "looks most like")),
+        (
+            "label next",
+            f"Label next, of {counted(n_images, 'image')}:",
+            ("image", "why", "looks most like"),
+        ),
         ("check label", f"Check these labels, of {labelled}:", ("image", "label", "looks like")),
     ):
         rows = [

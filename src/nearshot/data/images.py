@@ -1,7 +1,8 @@
 """Decode image files safely, and resize them to a square.
 
-Pillow warns about odd metadata, such as a damaged EXIF tag, although the image is fine. A warnings filter silences
-this once, when this module is imported. It comes last, so that every filter that a user sets takes precedence.
+Pillow warns about odd metadata, such as a damaged EXIF tag, although the image is fine. A warnings
+filter silences this once, when this module is imported. It comes last, so that every filter that a
+user sets takes precedence.
 """
 
 import io
@@ -24,7 +25,16 @@ Interpolation = Literal["bilinear", "bicubic"]
 MOST_PIXELS = 100_000_000
 FORMATS = ("PNG", "JPEG", "BMP", "GIF", "TIFF", "WEBP", "PPM")
 FULL_SIZE = "nearshot_full_size"  # the key in Pillow's metadata of a JPEG that was decoded at a fraction of its size
-HEIF_BRANDS = (b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"msf1")  # of files of the format HEIC
+HEIF_BRANDS = (
+    b"heic",
+    b"heix",
+    b"heim",
+    b"heis",
+    b"hevc",
+    b"hevx",
+    b"mif1",
+    b"msf1",
+)  # of files of the format HEIC
 FILTERS = {"bilinear": Image.Resampling.BILINEAR, "bicubic": Image.Resampling.BICUBIC}
 
 
@@ -39,14 +49,17 @@ ignore_metadata_warnings()
 def decode(data: bytes, name: str, *, shrink_to: int | None = None) -> Image.Image:
     """Decode an image file to RGB: rotated by its EXIF orientation, its first frame, on white where it is transparent.
 
-    Images of 32-bit or floating-point numbers are refused, since their range of values is unknown. `name` is the file's
-    name in error messages. With `shrink_to`, a JPEG is decoded at a half, a quarter or an eighth of its size, which is
-    faster, as long as its shorter side keeps that many pixels. HEIC photos need the extra `photos`.
+    Images of 32-bit or floating-point numbers are refused, since their range of values is unknown.
+    `name` is the file's name in error messages. With `shrink_to`, a JPEG is decoded at a half, a
+    quarter or an eighth of its size, which is faster, as long as its shorter side keeps that many
+    pixels. HEIC photos need the extra `photos`.
     """
     formats: tuple[str, ...] = FORMATS
     if data[4:8] == b"ftyp" and data[8:12] in HEIF_BRANDS:
         if not _can_read_heif():
-            raise MissingExtraError(f"{name} is a HEIC photo. To read it: pip install 'nearshot[photos]'.")
+            raise MissingExtraError(
+                f"{name} is a HEIC photo. To read it: pip install 'nearshot[photos]'."
+            )
         formats = ("HEIF",)
     with _naming_the_image(name):
         return upright_rgb(Image.open(io.BytesIO(data), formats=formats), name, shrink_to=shrink_to)
@@ -77,7 +90,9 @@ def upright_rgb(image: Image.Image, name: str, *, shrink_to: int | None = None) 
                 f"{name} has {width}×{height} pixels, over the limit of {MOST_PIXELS:,}. Make it smaller first."
             )
         # Some versions of Pillow decode the 16 bits of grey PNG and PPM files into 32.
-        has_16_bits = image.mode.startswith("I;16") or (image.mode == "I" and image.format in ("PNG", "PPM"))
+        has_16_bits = image.mode.startswith("I;16") or (
+            image.mode == "I" and image.format in ("PNG", "PPM")
+        )
         if image.mode in ("I", "F") and not has_16_bits:
             kind = "floating-point" if image.mode == "F" else "32-bit"
             raise FileFormatError(
@@ -97,7 +112,9 @@ def upright_rgb(image: Image.Image, name: str, *, shrink_to: int | None = None) 
             image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image)
         image = image.convert("RGB")
         if shrunk_size != (width, height):
-            image.info[FULL_SIZE] = (width, height) if image.size == shrunk_size else (height, width)
+            image.info[FULL_SIZE] = (
+                (width, height) if image.size == shrunk_size else (height, width)
+            )
         return image
 
 
@@ -109,9 +126,13 @@ def _naming_the_image(name: str) -> Iterator[None]:
     except FileFormatError:
         raise
     except UnidentifiedImageError:
-        raise FileFormatError(f"{name} is not an image of a known format ({readable_formats()}).") from None
+        raise FileFormatError(
+            f"{name} is not an image of a known format ({readable_formats()})."
+        ) from None
     except Image.DecompressionBombError:
-        raise FileFormatError(f"{name} has far too many pixels, over the limit of {MOST_PIXELS:,}.") from None
+        raise FileFormatError(
+            f"{name} has far too many pixels, over the limit of {MOST_PIXELS:,}."
+        ) from None
     except (OSError, SyntaxError, ValueError, EOFError, Warning) as error:
         if "truncated" in str(error).lower():
             raise FileFormatError(f"{name} is incomplete; copy it again.") from error
@@ -129,9 +150,10 @@ def fit_to_square(
 ) -> Pixels:
     """Resize an image to `side` × `side`: (side, side, 3) uint8.
 
-    "crop" scales the shorter side to `side / crop` and cuts out the centre; with 1.0 the square is as large as
-    possible, as in the paper's evaluation. "stretch" changes the proportions. An image of this size is unchanged. A
-    very long and thin one, which would need too much memory, is refused.
+    "crop" scales the shorter side to `side / crop` and cuts out the centre; with 1.0 the square is
+    as large as possible, as in the paper's evaluation. "stretch" changes the proportions. An image
+    of this size is unchanged. A very long and thin one, which would need too much memory, is
+    refused.
     """
     if fit not in ("crop", "stretch"):
         raise InputError(f"fit must be 'crop' or 'stretch', not {fit!r}.")
@@ -149,7 +171,8 @@ def fit_to_square(
                     f"{name} is too long and thin: its {width}×{height} pixels would be {size[0]}×{size[1]} with a "
                     f"shorter side of {shorter}, over the limit of {MOST_PIXELS:,}. Crop it first."
                 )
-            # A side of a shrunk image is rounded up: the last row and column may show part of a pixel.
+            # A side of a shrunk image is rounded up: the last row and column may show part of a
+            # pixel.
             factor = round(max(width, height) / max(image.size))
             image = image.resize(size, resampling, box=(0, 0, width / factor, height / factor))
             left, top = (size[0] - side) // 2, (size[1] - side) // 2

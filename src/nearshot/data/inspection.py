@@ -36,7 +36,9 @@ def repeated_images(stores: Mapping[str, Store]) -> list[list[Occurrence]]:
     for place in np.nonzero(size[group] > 1)[0].tolist():
         split, index = owners[place]
         store = stores[split]
-        occurrence = Occurrence(split, store.class_names[int(store.labels[index])], store.image_names[index])
+        occurrence = Occurrence(
+            split, store.class_names[int(store.labels[index])], store.image_names[index]
+        )
         found.setdefault(int(group[place]), []).append(occurrence)
     return sorted(found.values())
 
@@ -57,7 +59,9 @@ def contact_sheet(store: Store, *, n_classes: int = 10, n_images: int = 8) -> Im
     """Return an image that shows some images of some classes, one row per class, evenly chosen."""
     side, gap = store.images.shape[1], 2
     classes = _evenly(len(store.class_names), n_classes)
-    sheet = np.full((len(classes) * (side + gap) + gap, n_images * (side + gap) + gap, 3), 255, dtype=np.uint8)
+    sheet = np.full(
+        (len(classes) * (side + gap) + gap, n_images * (side + gap) + gap, 3), 255, dtype=np.uint8
+    )
     labels = store.labels.numpy()
     for row, label in enumerate(classes):
         members = np.nonzero(labels == label)[0]
@@ -74,18 +78,28 @@ def _evenly(n_all: int, n_chosen: int) -> list[int]:
 
 
 def unpack(
-    store: Store, folder: str | Path, *, n_classes: int | None = None, n_images: int | None = None, skip: int = 0
+    store: Store,
+    folder: str | Path,
+    *,
+    n_classes: int | None = None,
+    n_images: int | None = None,
+    skip: int = 0,
 ) -> int:
     """Write images of a prepared split as `folder/<class>/<number>.png`; return how many.
 
-    `n_classes` are chosen evenly; of each, `skip` images are skipped and `n_images` written. By default all are.
+    `n_classes` are chosen evenly; of each, `skip` images are skipped and `n_images` written. By
+    default all are.
     """
     n_known = len(store.class_names)
     n_classes = n_known if n_classes is None else n_classes
     if not 1 <= n_classes <= n_known:
-        raise InputError(f"n_classes must be from 1 to {n_known}, the classes of {store!r}, not {n_classes}.")
+        raise InputError(
+            f"n_classes must be from 1 to {n_known}, the classes of {store!r}, not {n_classes}."
+        )
     if skip < 0 or (n_images is not None and n_images < 1):
-        raise InputError(f"n_images must be at least 1 and skip at least 0 (got {n_images} and {skip}).")
+        raise InputError(
+            f"n_images must be at least 1 and skip at least 0 (got {n_images} and {skip})."
+        )
     n_written = 0
     for label in with_progress(_evenly(n_known, n_classes), f"unpacking {store.dataset}"):
         members = np.nonzero(store.labels.numpy() == label)[0]

@@ -1,7 +1,8 @@
 """Load batches of a store's images onto a device.
 
-The images of a small store are kept on the device. Those of a larger one are kept in host memory, or stay on disk; then
-a thread gathers the next batches while the device works. The batches are the same wherever the images are.
+The images of a small store are kept on the device. Those of a larger one are kept in host memory,
+or stay on disk; then a thread gathers the next batches while the device works. The batches are the
+same wherever the images are.
 """
 
 import os
@@ -27,7 +28,9 @@ Residence = Literal["device", "memory", "disk"]
 """Where images are kept."""
 Rows = npt.NDArray[np.int64]
 
-SHARE_OF_DEVICE = 1 / 3  # of the free device memory; the rest is for the network and its activations
+SHARE_OF_DEVICE = (
+    1 / 3
+)  # of the free device memory; the rest is for the network and its activations
 SHARE_OF_MEMORY = 1 / 2  # of the available host memory
 UNKNOWN_MEMORY = 8 << 30  # assumed if the system does not report its memory
 ROWS_TO_LOAD = 512  # at a time, when all images are loaded
@@ -54,9 +57,15 @@ def available_memory() -> float:
         lines = (line.split() for line in Path("/proc/meminfo").read_text().splitlines())
         available = next(int(line[1]) * 1024 for line in lines if line[0] == "MemAvailable:")
     with suppress(OSError, ValueError):  # no container, or one without a limit
-        statistics = dict(line.split() for line in (container / "memory.stat").read_text().splitlines())
-        used, most = (int((container / name).read_text()) for name in ("memory.current", "memory.max"))
-        available = min(available, most - used + int(statistics["inactive_file"]))  # cached files count as free
+        statistics = dict(
+            line.split() for line in (container / "memory.stat").read_text().splitlines()
+        )
+        used, most = (
+            int((container / name).read_text()) for name in ("memory.current", "memory.max")
+        )
+        available = min(
+            available, most - used + int(statistics["inactive_file"])
+        )  # cached files count as free
     return max(0, available)
 
 
@@ -64,8 +73,9 @@ class ImageFeed:
     """Batches of a store's images on a device, by index.
 
     Args:
-        images: (image, height, width, 3) uint8. `Store.images`, the map of a file, are loaded once, or streamed from
-            disk; any other array is used without a copy, unless it goes to the device.
+        images: (image, height, width, 3) uint8. `Store.images`, the map of a file, are loaded once,
+            or streamed from disk; any other array is used without a copy, unless it goes to the
+            device.
         device: the device of the batches.
         residence: where the images are kept; by default `choose_residence` decides.
         n_processes: how many processes of this machine have a feed of the same images.
@@ -77,12 +87,21 @@ class ImageFeed:
     """
 
     def __init__(
-        self, images: Pixels, device: torch.device | str, *, residence: Residence | None = None, n_processes: int = 1
+        self,
+        images: Pixels,
+        device: torch.device | str,
+        *,
+        residence: Residence | None = None,
+        n_processes: int = 1,
     ) -> None:
         if images.ndim != 4 or images.shape[3] != 3 or images.dtype != np.uint8 or not len(images):
-            raise InputError(f"images must be uint8 (image, height, width, 3), not {images.dtype} {images.shape}.")
+            raise InputError(
+                f"images must be uint8 (image, height, width, 3), not {images.dtype} {images.shape}."
+            )
         self.device = torch.device(device)
-        self.residence: Residence = residence or choose_residence(images.nbytes, self.device, n_processes=n_processes)
+        self.residence: Residence = residence or choose_residence(
+            images.nbytes, self.device, n_processes=n_processes
+        )
         self._images, self._file = images, _file_behind(images)
         if self._file is not None and self.residence == "memory":
             self._images, self._file = np.fromfile(self._file, np.uint8).reshape(images.shape), None
@@ -99,23 +118,31 @@ class ImageFeed:
     def batches(self, indices: Tensor, batch_size: int) -> Iterator[Tensor]:
         """Yield the images of `indices` in their order, (batch, height, width, 3) uint8 on the device.
 
-        Leaving the loop early ends the thread that gathers; an error in it is raised here. On CUDA nothing here waits
-        for the device: copies are queued. `indices`: (image,) int64, on the host or the device, such as those of an
-        epoch. The last batch may be smaller than `batch_size`.
+        Leaving the loop early ends the thread that gathers; an error in it is raised here. On CUDA
+        nothing here waits for the device: copies are queued. `indices`: (image,) int64, on the host
+        or the device, such as those of an epoch. The last batch may be smaller than `batch_size`.
         """
         indices = indices.cpu() if self._on_device is None else indices
-        if len(indices) and indices.device.type == "cpu":  # on a device, checking would make the host wait
+        if (
+            len(indices) and indices.device.type == "cpu"
+        ):  # on a device, checking would make the host wait
             low, high = (int(bound) for bound in indices.aminmax())
             if low < 0 or high >= len(self):
-                raise InputError(f"indices must be from 0 to {len(self) - 1}, not from {low} to {high}.")
+                raise InputError(
+                    f"indices must be from 0 to {len(self) - 1}, not from {low} to {high}."
+                )
         if self._on_device is None:
             return self._stream(indices.numpy(), batch_size)
         here = indices.to(self.device, non_blocking=True)
-        return (self._on_device.index_select(0, rows) for rows in here.split(batch_size) if len(rows))
+        return (
+            self._on_device.index_select(0, rows) for rows in here.split(batch_size) if len(rows)
+        )
 
     def _stream(self, indices: Rows, batch_size: int) -> Iterator[Tensor]:
         """Yield batches that a thread gathers, some of them ahead of the one in use."""
-        parts = (indices[start : start + batch_size] for start in range(0, len(indices), batch_size))
+        parts = (
+            indices[start : start + batch_size] for start in range(0, len(indices), batch_size)
+        )
         pool = ThreadPoolExecutor(1, thread_name_prefix="image feed")
         try:
             ahead: deque[Future[Tensor]] = deque()
@@ -132,7 +159,9 @@ class ImageFeed:
         shape = (len(rows), *self._images.shape[1:])
         batch = torch.empty(shape, dtype=torch.uint8, pin_memory=self.device.type == "cuda")
         if self._file is None:
-            np.take(self._images, rows, axis=0, out=batch.numpy(), mode="clip")  # "raise" would copy twice
+            np.take(
+                self._images, rows, axis=0, out=batch.numpy(), mode="clip"
+            )  # "raise" would copy twice
         else:
             _read_rows(self._file, rows, batch.numpy())
         return batch
@@ -149,14 +178,17 @@ def _file_behind(images: Pixels) -> Path | None:
 def _read_rows(path: Path, rows: Rows, out: Pixels) -> None:
     """Read rows of a file in the order of the file, each to its place in the batch.
 
-    Reading is better than copying from the map: mapped pages count as the process's memory, an uncached row costs one
-    wait per page, and a failing disk would end the process instead of raising an error.
+    Reading is better than copying from the map: mapped pages count as the process's memory, an
+    uncached row costs one wait per page, and a failing disk would end the process instead of
+    raising an error.
     """
     row_bytes = out[0].nbytes
     places = np.argsort(rows, kind="stable")
     starts = (rows[places] * row_bytes).tolist()
     with path.open("rb", buffering=0) as opened:
-        if hasattr(os, "posix_fadvise"):  # the disk serves announced reads in parallel: four times faster if uncached
+        if hasattr(
+            os, "posix_fadvise"
+        ):  # the disk serves announced reads in parallel: four times faster if uncached
             os.posix_fadvise(opened.fileno(), 0, 0, os.POSIX_FADV_RANDOM)  # nothing beyond the rows
             for start in starts:
                 os.posix_fadvise(opened.fileno(), start, row_bytes, os.POSIX_FADV_WILLNEED)

@@ -1,8 +1,9 @@
 """Read folders, zip archives and tar archives through one interface: names, and the bytes behind them.
 
-Nothing is unpacked to disk. An archive is refused if a member could reach outside it (an absolute name, "..", a link
-or a device), if it is a decompression bomb, or if it is damaged. In a folder, links to folders are not followed, since
-they can form a cycle, unless the link is the given path itself.
+Nothing is unpacked to disk. An archive is refused if a member could reach outside it (an absolute
+name, "..", a link or a device), if it is a decompression bomb, or if it is damaged. In a folder,
+links to folders are not followed, since they can form a cycle, unless the link is the given path
+itself.
 """
 
 import lzma
@@ -29,10 +30,31 @@ MOST_BYTES_OF_A_MEMBER = 1 << 30
 # Images hardly compress. Text and one-bit drawings do, but not by a factor of a thousand.
 MOST_GROWTH = 1000
 GROWTH_COUNTS_FROM = 10 << 20
-SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm", ".heic", ".heif")
+SUFFIXES = (
+    ".png",
+    ".jpg",
+    ".jpeg",
+    ".bmp",
+    ".gif",
+    ".tif",
+    ".tiff",
+    ".webp",
+    ".ppm",
+    ".pgm",
+    ".heic",
+    ".heif",
+)
 TAR_SUFFIXES = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
 ARCHIVE_SUFFIXES = (".zip", *TAR_SUFFIXES)
-READ_ERRORS = (OSError, EOFError, zlib.error, lzma.LZMAError, tarfile.TarError, zipfile.BadZipFile, NotImplementedError)
+READ_ERRORS = (
+    OSError,
+    EOFError,
+    zlib.error,
+    lzma.LZMAError,
+    tarfile.TarError,
+    zipfile.BadZipFile,
+    NotImplementedError,
+)
 
 
 class Member(NamedTuple):
@@ -45,11 +67,13 @@ class Member(NamedTuple):
 class Files:
     """Files by name, sorted. Names use forward slashes; hidden files and folders are skipped.
 
-    Error messages call it by its `label`. `folders` are names of folders, needed for empty ones only, which are not
-    looked for in archives.
+    Error messages call it by its `label`. `folders` are names of folders, needed for empty ones
+    only, which are not looked for in archives.
     """
 
-    def __init__(self, label: str, members: Mapping[str, Member], folders: Iterable[str] = ()) -> None:
+    def __init__(
+        self, label: str, members: Mapping[str, Member], folders: Iterable[str] = ()
+    ) -> None:
         self.label = printable(label)
         named = {printable(name): one for name, one in members.items() if not _is_hidden(name)}
         self.members = dict(sorted(named.items()))
@@ -73,7 +97,9 @@ class Files:
         try:
             return self.members[name].read()
         except READ_ERRORS as error:
-            raise FileFormatError(f"{name!r} in {self.label} cannot be read: {printable(error)}.") from error
+            raise FileFormatError(
+                f"{name!r} in {self.label} cannot be read: {printable(error)}."
+            ) from error
 
 
 @dataclass
@@ -86,7 +112,9 @@ class Skipped:
     def refuse_locked(self) -> None:
         """Raise an error if a folder could not be read."""
         for folder, reason in self.locked.items():
-            raise InputError(f"{folder} cannot be read: {reason}. Allow reading it, or remove it from what you give.")
+            raise InputError(
+                f"{folder} cannot be read: {reason}. Allow reading it, or remove it from what you give."
+            )
 
     def sentences(self) -> list[str]:
         """Return one sentence for each kind of skipped folder: how many, an example, and why."""
@@ -97,7 +125,9 @@ class Skipped:
 
 def about_linked(links: Sequence[Path]) -> str:
     """Return the sentence about links to folders that were not followed."""
-    return _about_skipped(links, "linked folder", "a link is followed only where it is given itself")
+    return _about_skipped(
+        links, "linked folder", "a link is followed only where it is given itself"
+    )
 
 
 def _about_skipped(folders: Sequence[Path], what: str, why: str) -> str:
@@ -128,7 +158,10 @@ def _walk(folder: Path, skipped: Skipped) -> Iterator[tuple[Path, list[Path]]]:
         skipped.linked += [one for one in seen if one.is_symlink()]
         folders[:] = [one.name for one in seen if not one.is_symlink()]
         files = [Path(above, name) for name in names if not _is_hidden(name)]
-        yield Path(above), [file for file in files if os.path.isfile(file) or not os.path.exists(file)]  # noqa: PTH110, PTH113
+        yield (
+            Path(above),
+            [file for file in files if os.path.isfile(file) or not os.path.exists(file)],
+        )
 
 
 def open_files(paths: Path | str | Iterable[Path | str]) -> Files:
@@ -170,7 +203,12 @@ def _open_folder(path: Path) -> Files:
     parts = [files]
     for name in sorted(archives):
         archive, within = open_files(path / name), PurePosixPath(name).parent
-        parts.append(Files(archive.label, {str(within / member): one for member, one in archive.members.items()}))
+        parts.append(
+            Files(
+                archive.label,
+                {str(within / member): one for member, one in archive.members.items()},
+            )
+        )
     return _merged(parts)
 
 
@@ -183,12 +221,22 @@ def _open_zip(path: Path) -> Files:
     for member in archive.infolist():
         if member.is_dir():
             continue
-        _check_member(path, member.filename, member.file_size, total=member.file_size, packed=member.compress_size)
+        _check_member(
+            path,
+            member.filename,
+            member.file_size,
+            total=member.file_size,
+            packed=member.compress_size,
+        )
         if stat.S_ISLNK(member.external_attr >> 16):
-            raise FileFormatError(f"{path} has a link, {member.filename!r}, instead of a file. It was not followed.")
+            raise FileFormatError(
+                f"{path} has a link, {member.filename!r}, instead of a file. It was not followed."
+            )
         if member.flag_bits & 1:
             raise FileFormatError(f"{path} is encrypted; unpack it yourself and give the folder.")
-        members[member.filename] = Member(partial(archive.read, member), f"{member.file_size} {member.CRC}")
+        members[member.filename] = Member(
+            partial(archive.read, member), f"{member.file_size} {member.CRC}"
+        )
     return Files(str(path), members)
 
 
@@ -210,9 +258,13 @@ class _Tar:
             if member.isdir():
                 continue
             self.n_promised += member.size
-            _check_member(self.path, member.name, member.size, total=self.n_promised, packed=packed.st_size)
+            _check_member(
+                self.path, member.name, member.size, total=self.n_promised, packed=packed.st_size
+            )
             if not member.isreg():
-                raise FileFormatError(f"{self.path} has a link or device, {member.name!r}. It was not followed.")
+                raise FileFormatError(
+                    f"{self.path} has a link or device, {member.name!r}. It was not followed."
+                )
             if member.name.endswith(".tar"):
                 inside = tarfile.open(fileobj=archive.extractfile(member))  # noqa: SIM115 (stays open)
                 yield from self.members(inside, f"{folder}{member.name.removesuffix('.tar')}/")
@@ -253,9 +305,15 @@ def _merged(parts: Sequence[Files]) -> Files:
             other = members.get(name, one)
             if is_image(name) and one.stamp != other.stamp and one.read() != other.read():
                 advice = "Unpack the archives into folders of their own."
-                raise FileFormatError(f"{part.label} has another image of the name {name!r}. {advice}")
+                raise FileFormatError(
+                    f"{part.label} has another image of the name {name!r}. {advice}"
+                )
         members |= part.members
-    return Files(", ".join(part.label for part in parts), members, {name for part in parts for name in part.folders})
+    return Files(
+        ", ".join(part.label for part in parts),
+        members,
+        {name for part in parts for name in part.folders},
+    )
 
 
 def is_image(name: str) -> bool:
@@ -266,16 +324,22 @@ def is_image(name: str) -> bool:
 def _is_hidden(name: str) -> bool:
     """Return whether a file is hidden or belongs to an operating system: .DS_Store, ._photo.jpg, Thumbs.db."""
     parts = name.split("/")
-    return any((part[:1] == "." and part != ".") or part in ("Thumbs.db", "__MACOSX") for part in parts)
+    return any(
+        (part[:1] == "." and part != ".") or part in ("Thumbs.db", "__MACOSX") for part in parts
+    )
 
 
 def _check_member(path: Path, name: str, size: int, *, total: int, packed: int) -> None:
     """Refuse a member that would reach outside of its archive, is too large, or makes `total` out of `packed` bytes."""
     parts = PurePosixPath(name.replace("\\", "/")).parts
     if not parts or parts[0] == "/" or ".." in parts or ":" in parts[0] or "\0" in name:
-        raise FileFormatError(f"{path} has a member {name!r} that would reach outside of it. It was not read.")
+        raise FileFormatError(
+            f"{path} has a member {name!r} that would reach outside of it. It was not read."
+        )
     if size > MOST_BYTES_OF_A_MEMBER and not name.endswith(".tar"):
-        raise FileFormatError(f"{name!r} in {path} has {size:,} bytes, over the limit of {MOST_BYTES_OF_A_MEMBER:,}.")
+        raise FileFormatError(
+            f"{name!r} in {path} has {size:,} bytes, over the limit of {MOST_BYTES_OF_A_MEMBER:,}."
+        )
 
     if total > max(GROWTH_COUNTS_FROM, MOST_GROWTH * packed):
         raise FileFormatError(

@@ -8,7 +8,8 @@ A split is a folder, `<data folder>/<dataset>/<side>/<split>`:
     names.txt       one line per image: its name in the source
     manifest.json   size, class names, how all splits were made, and the fingerprint; written last
 
-Opening a split reads the manifest and the labels and maps the images; an image is read when it is used.
+Opening a split reads the manifest and the labels and maps the images; an image is read when it is
+used.
 """
 
 import hashlib
@@ -41,10 +42,14 @@ FINGERPRINTED = ("format", "version", "class_names", "side", "fit", "interpolati
 
 def data_folder(data_dir: str | Path | None = None) -> Path:
     """Return the folder of prepared datasets: `data_dir`, or $NEARSHOT_DATA, or ~/.cache/nearshot."""
-    return Path(data_dir or os.environ.get("NEARSHOT_DATA") or Path.home() / ".cache" / "nearshot").expanduser()
+    return Path(
+        data_dir or os.environ.get("NEARSHOT_DATA") or Path.home() / ".cache" / "nearshot"
+    ).expanduser()
 
 
-def prepared_splits(dataset: str, data_dir: str | Path | None = None, *, side: int | None = None) -> dict[str, Path]:
+def prepared_splits(
+    dataset: str, data_dir: str | Path | None = None, *, side: int | None = None
+) -> dict[str, Path]:
     """Return the folders of a dataset's splits, at the given side or at the only one.
 
     Splits that were prepared in two different ways, and so may share classes, are an error.
@@ -53,9 +58,13 @@ def prepared_splits(dataset: str, data_dir: str | Path | None = None, *, side: i
     sides = sorted({int(path.parent.parent.name) for path in manifests}, reverse=True)
     if not sides:
         at_side = "" if side is None else f" with side {side}"
-        raise InputError(f"Dataset {dataset!r} is not prepared in {data_folder(data_dir)}{at_side}.")
+        raise InputError(
+            f"Dataset {dataset!r} is not prepared in {data_folder(data_dir)}{at_side}."
+        )
     if len(sides) > 1:
-        raise InputError(f"Dataset {dataset!r} is prepared with sides {sides}; choose one with side.")
+        raise InputError(
+            f"Dataset {dataset!r} is prepared with sides {sides}; choose one with side."
+        )
     preparations = []
     for path in manifests:
         with suppress(FileFormatError):  # opening that split gives the error
@@ -68,14 +77,18 @@ def prepared_splits(dataset: str, data_dir: str | Path | None = None, *, side: i
     return {path.parent.name: path.parent for path in manifests}
 
 
-def prepared_manifests(dataset: str, data_dir: str | Path | None = None, *, side: int | None = None) -> list[Path]:
+def prepared_manifests(
+    dataset: str, data_dir: str | Path | None = None, *, side: int | None = None
+) -> list[Path]:
     """Return the manifests of a dataset's splits, <side>/<split>/manifest.json: training, validation, test, others."""
 
     def order(manifest: Path) -> tuple[int, int, str]:
         split, size = manifest.parent.name, manifest.parent.parent.name
         return int(size), SPLITS.index(split) if split in SPLITS else len(SPLITS), split
 
-    found = (data_folder(data_dir) / dataset).glob(f"{'[0-9]*' if side is None else side}/[!.]*/manifest.json")
+    found = (data_folder(data_dir) / dataset).glob(
+        f"{'[0-9]*' if side is None else side}/[!.]*/manifest.json"
+    )
     return sorted((file for file in found if file.parent.parent.name.isdecimal()), key=order)
 
 
@@ -102,12 +115,21 @@ class Store:
         self.split: str = self.manifest["split"]
         self.class_names: tuple[str, ...] = tuple(self.manifest["class_names"])
         self.fingerprint: str = self.manifest["fingerprint"]
-        n_images, side, n_classes = self.manifest["n_images"], self.manifest["side"], len(self.class_names)
-        for name, size in (("images.u8", n_images * side * side * 3), ("hashes.bin", n_images * HASH_BYTES)):
+        n_images, side, n_classes = (
+            self.manifest["n_images"],
+            self.manifest["side"],
+            len(self.class_names),
+        )
+        for name, size in (
+            ("images.u8", n_images * side * side * 3),
+            ("hashes.bin", n_images * HASH_BYTES),
+        ):
             file = self.folder / name
             if not file.is_file() or file.stat().st_size != size:
                 raise self._damaged(f"{file} is missing or cut short")
-        self.images: Pixels = np.memmap(self.folder / "images.u8", np.uint8, "r", shape=(n_images, side, side, 3))
+        self.images: Pixels = np.memmap(
+            self.folder / "images.u8", np.uint8, "r", shape=(n_images, side, side, 3)
+        )
         file = self.folder / "labels.npy"
         try:
             labels: npt.NDArray[np.int64] = np.load(file, allow_pickle=False)
@@ -120,16 +142,25 @@ class Store:
         self.labels: Tensor = torch.from_numpy(labels)
 
     @classmethod
-    def open(cls, dataset: str, split: str, data_dir: str | Path | None = None, *, side: int | None = None) -> Self:
+    def open(
+        cls,
+        dataset: str,
+        split: str,
+        data_dir: str | Path | None = None,
+        *,
+        side: int | None = None,
+    ) -> Self:
         """Open a prepared split by name, such as "cifar-fs" and "train".
 
-        `data_dir` is the folder of prepared datasets; see `data_folder`. `side` is the images' side, if the dataset was
-        prepared with several.
+        `data_dir` is the folder of prepared datasets; see `data_folder`. `side` is the images'
+        side, if the dataset was prepared with several.
         """
         splits = prepared_splits(dataset, data_dir, side=side)
         if split not in splits:
             side = int(next(iter(splits.values())).parent.name)
-            raise InputError(f"{dataset!r} has no split {split!r} at side {side}; it has {sorted(splits)}.")
+            raise InputError(
+                f"{dataset!r} has no split {split!r} at side {side}; it has {sorted(splits)}."
+            )
         return cls(splits[split])
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -164,26 +195,43 @@ class Store:
         for index in with_progress(range(len(self)), f"{self.dataset} {self.split}"):
             if not np.array_equal(hash_of(self.images[index]), self.hashes[index]):
                 name = self.image_names[index]
-                raise FileFormatError(f"Image {index} ({name}) of {self.folder} has changed. {advice}")
-        if fingerprint_of(self.manifest, self.hashes, self.labels.numpy(), self.image_names) != self.fingerprint:
+                raise FileFormatError(
+                    f"Image {index} ({name}) of {self.folder} has changed. {advice}"
+                )
+        if (
+            fingerprint_of(self.manifest, self.hashes, self.labels.numpy(), self.image_names)
+            != self.fingerprint
+        ):
             raise FileFormatError(f"The labels or names of {self.folder} have changed. {advice}")
 
     def _damaged(self, how: str) -> FileFormatError:
-        return FileFormatError(f"The store is damaged: {how}. Prepare the dataset {self.dataset!r} again.")
+        return FileFormatError(
+            f"The store is damaged: {how}. Prepare the dataset {self.dataset!r} again."
+        )
 
 
 def hash_of(pixels: Pixels) -> npt.NDArray[np.uint8]:
     """Return the BLAKE2b hash of an image's pixels, (16,) uint8."""
-    digest = hashlib.blake2b(np.ascontiguousarray(pixels).tobytes(), digest_size=HASH_BYTES).digest()
+    digest = hashlib.blake2b(
+        np.ascontiguousarray(pixels).tobytes(), digest_size=HASH_BYTES
+    ).digest()
     return np.frombuffer(digest, np.uint8)
 
 
 def fingerprint_of(
-    manifest: dict[str, Any], hashes: npt.NDArray[np.uint8], labels: npt.NDArray[np.int64], names: Sequence[str]
+    manifest: dict[str, Any],
+    hashes: npt.NDArray[np.uint8],
+    labels: npt.NDArray[np.int64],
+    names: Sequence[str],
 ) -> str:
     """Return the hash of a split's content and of how its images were resized."""
     described = json.dumps({key: manifest[key] for key in FINGERPRINTED}, sort_keys=True)
-    parts = (described.encode(), hashes.tobytes(), labels.astype("<i8").tobytes(), "\n".join(names).encode())
+    parts = (
+        described.encode(),
+        hashes.tobytes(),
+        labels.astype("<i8").tobytes(),
+        "\n".join(names).encode(),
+    )
     return hashlib.sha256(b"".join(hashlib.sha256(part).digest() for part in parts)).hexdigest()
 
 

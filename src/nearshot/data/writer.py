@@ -1,8 +1,9 @@
 """Write the splits of a dataset: read, resize and pack every image once.
 
-Splits are packed in the folder `.<side>.partial`, beside `<side>`. A killed process resumes there. When all splits are
-complete, the partial folder replaces `<side>` by two renames, so that all splits are replaced or none: if the second
-rename never came, `restore_interrupted` undoes the first.
+Splits are packed in the folder `.<side>.partial`, beside `<side>`. A killed process resumes there.
+When all splits are complete, the partial folder replaces `<side>` by two renames, so that all
+splits are replaced or none: if the second rename never came, `restore_interrupted` undoes the
+first.
 """
 
 import hashlib
@@ -33,23 +34,39 @@ Broken = Literal["refuse", "skip"]
 
 
 def write_splits(
-    folder: Path, plan: Plan, about: Mapping[str, Any], *, broken: Broken = "refuse", progress: bool | None = None
+    folder: Path,
+    plan: Plan,
+    about: Mapping[str, Any],
+    *,
+    broken: Broken = "refuse",
+    progress: bool | None = None,
 ) -> dict[str, Store]:
     """Pack the splits of a plan into a folder, or resume an interrupted call; the caller holds the dataset's lock.
 
-    Splits that were packed by the same plan are kept. `about` is what the manifests say of all splits: "dataset",
-    "side", "fit", and "origin", the path of the user's own images.
+    Splits that were packed by the same plan are kept. `about` is what the manifests say of all
+    splits: "dataset", "side", "fit", and "origin", the path of the user's own images.
     """
     if broken not in ("refuse", "skip"):
         raise InputError(f"broken must be 'refuse' or 'skip', not {broken!r}.")
     restore_interrupted(folder.parent)
-    plans = {split: _plan_hash(images, about["side"], about["fit"]) for split, images in plan.splits.items()}
-    unfinished, old = folder.with_name(f".{folder.name}.partial"), folder.with_name(f".{folder.name}.old")
+    plans = {
+        split: _plan_hash(images, about["side"], about["fit"])
+        for split, images in plan.splits.items()
+    }
+    unfinished, old = (
+        folder.with_name(f".{folder.name}.partial"),
+        folder.with_name(f".{folder.name}.old"),
+    )
     if not _is_complete(folder, plans):
         if not _is_complete(unfinished, plans):
             for leftover in set(unfinished.glob("*")) - {unfinished / split for split in plans}:
                 shutil.rmtree(leftover)
-            about = {"format": stores.FORMAT, "version": stores.VERSION, **about, "source": plan.layout}
+            about = {
+                "format": stores.FORMAT,
+                "version": stores.VERSION,
+                **about,
+                "source": plan.layout,
+            }
             about |= {"interpolation": INTERPOLATION, "preparation": plans}
             for split, images in plan.splits.items():
                 manifest = {**about, "split": split, "plan": plans[split]}
@@ -77,8 +94,12 @@ def restore_interrupted(dataset_folder: Path) -> None:
 
 def _plan_hash(images: Sequence[SourceImage], side: int, fit: Fit) -> str:
     """Return a hash of the images that a split is made of, and how. It changes when a file does."""
-    listing = "\n".join(f"{one.class_name}\t{one.name}" + (f"\t{one.stamp}" if one.stamp else "") for one in images)
-    return hashlib.sha256(f"{stores.VERSION} {side} {fit} {INTERPOLATION}\n{listing}".encode()).hexdigest()
+    listing = "\n".join(
+        f"{one.class_name}\t{one.name}" + (f"\t{one.stamp}" if one.stamp else "") for one in images
+    )
+    return hashlib.sha256(
+        f"{stores.VERSION} {side} {fit} {INTERPOLATION}\n{listing}".encode()
+    ).hexdigest()
 
 
 def _is_complete(folder: Path, plans: Mapping[str, str]) -> bool:
@@ -97,7 +118,11 @@ def _pack(
     progress: bool | None,
 ) -> None:
     """Append the images of a split to its files, from where an interrupted call stopped; then describe them."""
-    side, fit, label = manifest["side"], manifest["fit"], f"{manifest['dataset']} {manifest['split']}"
+    side, fit, label = (
+        manifest["side"],
+        manifest["fit"],
+        f"{manifest['dataset']} {manifest['split']}",
+    )
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "manifest.json").unlink(missing_ok=True)  # of another plan
     begin: dict[str, Any] = {"plan": manifest["plan"], "if_broken": broken}
@@ -106,7 +131,9 @@ def _pack(
     with suppress(OSError, FileFormatError):  # nothing was begun, or its files are damaged
         found = read_json(folder / "state.json")
         n_kept = found["n_read"] - len(found["broken"])
-        if found.items() >= begin.items() and all(f.stat().st_size >= n_kept * n for f, n in image_bytes.items()):
+        if found.items() >= begin.items() and all(
+            f.stat().st_size >= n_kept * n for f, n in image_bytes.items()
+        ):
             state = found
     for file, n_bytes in image_bytes.items():
         with file.open("ab") as opened:
@@ -119,16 +146,22 @@ def _pack(
         (folder / "images.u8").open("ab") as pixel_file,
         (folder / "hashes.bin").open("ab") as hash_file,
     ):
-        for start in with_progress(range(state["n_read"], len(images), IMAGES_PER_STEP), label, show=progress):
+        for start in with_progress(
+            range(state["n_read"], len(images), IMAGES_PER_STEP), label, show=progress
+        ):
             batch = images[start : start + IMAGES_PER_STEP]
-            for index, read in enumerate((pool.map if in_threads else map)(partial(_read, side, fit), batch), start):
+            for index, read in enumerate(
+                (pool.map if in_threads else map)(partial(_read, side, fit), batch), start
+            ):
                 if not isinstance(read, FileFormatError):
                     pixel_file.write(read.tobytes())
                     hash_file.write(stores.hash_of(read).tobytes())
                 elif broken == "skip":
                     state["broken"].append([index, str(read)])
                 else:
-                    raise FileFormatError(f"{read} Repair the file, or skip such images with broken='skip'.")
+                    raise FileFormatError(
+                        f"{read} Repair the file, or skip such images with broken='skip'."
+                    )
             pixel_file.flush()
             hash_file.flush()
             state["n_read"] = start + len(batch)
@@ -147,7 +180,10 @@ def _read(side: int, fit: Fit, source: SourceImage) -> Pixels | FileFormatError:
 
 
 def _describe(
-    folder: Path, images: Sequence[SourceImage], manifest: Mapping[str, Any], skipped: Mapping[int, str]
+    folder: Path,
+    images: Sequence[SourceImage],
+    manifest: Mapping[str, Any],
+    skipped: Mapping[int, str],
 ) -> None:
     """Write the labels, the names and, last, the manifest of the images that were not skipped."""
     kept = [image for index, image in enumerate(images) if index not in skipped]
@@ -159,7 +195,12 @@ def _describe(
     labels = np.array([number[image.class_name] for image in kept], dtype=np.int64)
     names = [image.name for image in kept]
     hashes = np.fromfile(folder / "hashes.bin", np.uint8).reshape(-1, HASH_BYTES)
-    found = {**manifest, "n_images": len(kept), "class_names": class_names, "broken": list(skipped.values())}
+    found = {
+        **manifest,
+        "n_images": len(kept),
+        "class_names": class_names,
+        "broken": list(skipped.values()),
+    }
     with atomic_write(folder / "labels.npy") as file:
         np.save(file, labels)
     with atomic_write(folder / "names.txt") as file:

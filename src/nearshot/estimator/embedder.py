@@ -49,23 +49,26 @@ class Embedder:
     """Embeds images: a list of paths, Pillow images or uint8 arrays in, features (image, dim) float32 out.
 
     Args:
-        backbone: a `Backbone` in evaluation mode, or a path or name for `load_backbone`: a weights file, "auto",
-            "efficientnet-lite0", `timm:<name>`, …. Or any other network in evaluation mode, called with images (image,
-            3, side, side) normalised as for ImageNet. Or any function, called with a uint8 array (image, side, side,
-            3). An attribute `input_size` of the latter two gives the side; the default is 224.
+        backbone: a `Backbone` in evaluation mode, or a path or name for `load_backbone`: a weights
+            file, "auto", "efficientnet-lite0", `timm:<name>`, …. Or any other network in evaluation
+            mode, called with images (image, 3, side, side) normalised as for ImageNet. Or any
+            function, called with a uint8 array (image, side, side, 3). An attribute `input_size` of
+            the latter two gives the side; the default is 224.
         device: "cpu", "cuda", …; "auto" is a GPU if there is one.
         cache_dir: a folder that caches embeddings of a `Backbone` by content; None for no cache.
         batch_size: how many images to embed at once; by default 8, and 256 on a GPU.
-        copy: whether to copy a given network, so that the caller's is not moved or changed. False saves memory.
+        copy: whether to copy a given network, so that the caller's is not moved or changed. False
+            saves memory.
         input_size: the side that images are resized to; by default the network's own.
-        n_views: the number of views of each image whose embeddings a network averages: the image, its mirror image, and
-            crops; see `nearshot.data.augment`.
+        n_views: the number of views of each image whose embeddings a network averages: the image,
+            its mirror image, and crops; see `nearshot.data.augment`.
 
     Attributes:
         centre: (dim,) the mean feature of the backbone's training set, if it is stored.
         key: identifies the weights and the preprocessing; None without a `Backbone`.
         dim: the dimension of a feature; None for a function that has not been called.
-        spec: the `BackboneSpec`: the side that images are resized to, how they are, and how they are normalised.
+        spec: the `BackboneSpec`: the side that images are resized to, how they are, and how they
+            are normalised.
         backbone: the network, on its device, or the function.
 
     >>> embedder = Embedder(lambda images: images.mean((1, 2)))
@@ -92,7 +95,9 @@ class Embedder:
             backbone, copy, input_size = load_backbone(backbone, input_size=input_size), False, None
         most = math.inf if isinstance(backbone, nn.Module) else 1
         if not is_integer(n_views) or not 1 <= n_views <= most:
-            raise InputError(f"n_views must be a whole number of at least 1, and 1 for a function (got {n_views!r}).")
+            raise InputError(
+                f"n_views must be a whole number of at least 1, and 1 for a function (got {n_views!r})."
+            )
         check_evaluation_mode(backbone)
         self.backbone: Callable[..., Any] = backbone
         self.centre: Features | None = None
@@ -123,7 +128,9 @@ class Embedder:
         return self.backbone if isinstance(self.backbone, nn.Module) else None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if name != "network"}  # half the size
+        return {
+            name: value for name, value in vars(self).items() if name != "network"
+        }  # half the size
 
     def __call__(self, images: Any, *, progress: bool | None = False) -> Features:
         """Embed images, or one array of them: (image, dim). An image that cannot be read is an error.
@@ -133,11 +140,17 @@ class Embedder:
         found = self.attempt(images, progress=progress)
         bad = [one for one in found if isinstance(one, NearshotError)]
         if bad:
-            more = f" ({len(bad) - 1} more of {len(found)} images cannot be read.)" if len(bad) > 1 else ""
+            more = (
+                f" ({len(bad) - 1} more of {len(found)} images cannot be read.)"
+                if len(bad) > 1
+                else ""
+            )
             raise type(bad[0])(f"{bad[0]}{more}") from bad[0]
         return np.stack([one for one in found if not isinstance(one, NearshotError)])
 
-    def attempt(self, images: Any, *, progress: bool | None = False) -> list[Features | NearshotError]:
+    def attempt(
+        self, images: Any, *, progress: bool | None = False
+    ) -> list[Features | NearshotError]:
         """Embed the readable images: (dim,) for each image, or the error of an unreadable one."""
         images = image_list(images)
         if not images:
@@ -148,13 +161,17 @@ class Embedder:
     def stream(self, images: Sequence[Any]) -> Iterator[Features | NearshotError]:
         """Yield what `attempt` returns for each image, in order, while later images are read and embedded.
 
-        A feature of zeros has no direction. Backbones return it for images that are far too small for them.
+        A feature of zeros has no direction. Backbones return it for images that are far too small
+        for them.
         """
-        # Threads that share a batch wait for each other after every layer, which is slow where other programs run as
-        # well. So each thread of a CPU has a batch of its own. A network or function of the user has one thread.
+        # Threads that share a batch wait for each other after every layer, which is slow where
+        # other programs run as well. So each thread of a CPU has a batch of its own. A network or
+        # function of the user has one thread.
         is_parallel = isinstance(self.network, Backbone) and self.device.type == "cpu"
         n_threads = torch.get_num_threads() if is_parallel else 1
-        pool = ThreadPoolExecutor(n_threads, initializer=partial(torch.set_num_threads, 1) if n_threads > 1 else None)
+        pool = ThreadPoolExecutor(
+            n_threads, initializer=partial(torch.set_num_threads, 1) if n_threads > 1 else None
+        )
         read = read_each(images, self._prepare)
         batches = iter(lambda: list(islice(read, self.batch_size)), [])
         embedded = map_ahead(pool, self._embed_batch, batches, 2 * n_threads + 1)
@@ -166,9 +183,15 @@ class Embedder:
                     except (OSError, NearshotError) as error:  # such as a full disk
                         warnings.warn(f"Embeddings are not cached: {error}", stacklevel=2)
                         self.cache = None
-                if isinstance(self.backbone, Backbone) and isinstance(one, np.ndarray) and not one.any():
+                if (
+                    isinstance(self.backbone, Backbone)
+                    and isinstance(one, np.ndarray)
+                    and not one.any()
+                ):
                     name = name_of(images[number], number)
-                    yield InputError(f"The network sees nothing in {name}. Use a larger --input-size.")
+                    yield InputError(
+                        f"The network sees nothing in {name}. Use a larger --input-size."
+                    )
                 else:
                     yield one
         finally:
@@ -183,7 +206,9 @@ class Embedder:
         known = None if self.cache is None else self.cache.get(content.digest)
         if known is not None:
             return known
-        return content.digest, content.square(self.spec.input_size, self.spec.interpolation, self.spec.crop)
+        return content.digest, content.square(
+            self.spec.input_size, self.spec.interpolation, self.spec.crop
+        )
 
     def _embed_batch(self, batch: list[Any]) -> list[tuple[str | None, Any]]:
         """Return the digest and the embedding of each image; None and what it is, if it is cached or an error."""
@@ -199,31 +224,49 @@ class Embedder:
             with torch.inference_mode():
                 given, side = torch.from_numpy(squares).to(self.device), squares.shape[1]
                 views = [view_of(given, number, side) for number in range(self.n_views)]
-                embedded = [self.network(normalise_images(view, *self.spec.normalisation)) for view in views]
+                embedded = [
+                    self.network(normalise_images(view, *self.spec.normalisation)) for view in views
+                ]
                 features = torch.stack(embedded).float().mean(0).cpu().numpy()
-        if features.ndim != 2 or len(features) != len(squares) or (self.dim or features.shape[1]) != features.shape[1]:
+        if (
+            features.ndim != 2
+            or len(features) != len(squares)
+            or (self.dim or features.shape[1]) != features.shape[1]
+        ):
             expected = f"({len(squares)}, {self.dim or 'dim'})"
-            raise InputError(f"backbone must return features of shape {expected} (got {features.shape}).")
+            raise InputError(
+                f"backbone must return features of shape {expected} (got {features.shape})."
+            )
         self.dim = features.shape[1]
         return features
 
 
 def _key(backbone: Backbone, n_views: int) -> str:
     spec = backbone.spec
-    preprocessing = (spec.input_size, tuple(spec.normalisation), spec.interpolation, spec.crop, PREPROCESSING)
-    several = (n_views,) if n_views > 1 else ()  # with one view, the key is that of earlier versions
+    preprocessing = (
+        spec.input_size,
+        tuple(spec.normalisation),
+        spec.interpolation,
+        spec.crop,
+        PREPROCESSING,
+    )
+    several = (
+        (n_views,) if n_views > 1 else ()
+    )  # with one view, the key is that of earlier versions
     described = hashlib.sha256(repr((spec.name, *preprocessing, *several)).encode())
     for name, tensor in sorted(backbone.state_dict().items()):
         described.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}".encode())
-        described.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
+        described.update(
+            tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data
+        )
     return described.hexdigest()
 
 
 class EmbeddingCache:
     """The cached embeddings, of dimension `dim`, of the network with some `key`, by the content of the image.
 
-    There is one folder per network, and one small file per image. Files are written atomically and have a checksum, so
-    several processes can share a folder, and it can be deleted at any time.
+    There is one folder per network, and one small file per image. Files are written atomically and
+    have a checksum, so several processes can share a folder, and it can be deleted at any time.
     """
 
     def __init__(self, folder: str | Path, key: str, dim: int) -> None:

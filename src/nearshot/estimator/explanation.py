@@ -19,8 +19,8 @@ class Neighbour:
         label: its class.
         index: its index among the support images.
         distance: the distance between the prepared features.
-        weight: its share of the decision: of the likelihood with "soft", of the votes with "knn". None with other
-            classifiers, such as "centroid", where the class mean decides.
+        weight: its share of the decision: of the likelihood with "soft", of the votes with "knn".
+            None with other classifiers, such as "centroid", where the class mean decides.
     """
 
     name: str
@@ -64,10 +64,15 @@ class Explanation:
         return self.novelty > self.threshold
 
     def __str__(self) -> str:
-        best = " or ".join(f"{label} ({100 * value:.0f} %)" for label, value in list(self.probabilities.items())[:2])
+        best = " or ".join(
+            f"{label} ({100 * value:.0f} %)"
+            for label, value in list(self.probabilities.items())[:2]
+        )
         if self.is_unknown:
             best = f"{self.label}, since its novelty {self.novelty:.2f} is above {self.threshold:.2f}; else {best}"
-        images = ", ".join(f"{one.name} ({one.label}, {one.distance:.2f})" for one in self.neighbours)
+        images = ", ".join(
+            f"{one.name} ({one.label}, {one.distance:.2f})" for one in self.neighbours
+        )
         return f"{best}; nearest images: {images}"
 
 
@@ -84,7 +89,13 @@ def explain_answers(fitted: Fitted, query: Tensor, n_neighbors: int) -> list[Exp
     for row, label in enumerate(fitted.labels(answers).tolist()):
         weights = _image_weights(query[row : row + 1], fitted)
         neighbours = tuple(
-            Neighbour(fitted.names[image], classes[fitted.codes[image]], image, distance, weights.get(image))
+            Neighbour(
+                fitted.names[image],
+                classes[fitted.codes[image]],
+                image,
+                distance,
+                weights.get(image),
+            )
             for distance, image in zip(distances[row].tolist(), indices[row].tolist(), strict=True)
         )
         ranked = {classes[code]: probabilities[row][code] for code in ranking[row]}
@@ -100,6 +111,10 @@ def _image_weights(query: Tensor, fitted: Fitted) -> dict[int, float]:
         shares = (-squares - support.counts[support.codes].double().log()).softmax(0)
         return dict(enumerate(shares.tolist()))
     if fitted.settings.classifier == "knn":
-        voters = support.nearest(query, support.n_voters(fitted.settings.n_neighbors))[1][0].tolist()
-        return dict.fromkeys(range(len(support.codes)), 0.0) | dict.fromkeys(voters, 1 / len(voters))
+        voters = support.nearest(query, support.n_voters(fitted.settings.n_neighbors))[1][
+            0
+        ].tolist()
+        return dict.fromkeys(range(len(support.codes)), 0.0) | dict.fromkeys(
+            voters, 1 / len(voters)
+        )
     return {}

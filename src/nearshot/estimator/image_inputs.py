@@ -17,16 +17,39 @@ from PIL import Image
 from torch import Tensor
 
 from nearshot.data.datasets.source import SPLITS
-from nearshot.data.images import Interpolation, Pixels, decode, fit_to_square, readable_formats, upright_rgb
+from nearshot.data.images import (
+    Interpolation,
+    Pixels,
+    decode,
+    fit_to_square,
+    readable_formats,
+    upright_rgb,
+)
 from nearshot.data.readers import Skipped, files_under, is_image
 from nearshot.errors import InputError, NearshotError
 from nearshot.text import counted
 
 THREADS, IN_FLIGHT = 4, 8  # a phone's photo takes a hundred megabytes while it is read
-PREPROCESSING = "centre, Pillow; 3"  # what `Content.square` does; increase the number with every change
+PREPROCESSING = (
+    "centre, Pillow; 3"  # what `Content.square` does; increase the number with every change
+)
 SPARE_PIXELS = 2  # a JPEG is decoded at a fraction of its size that leaves this many times the pixels along an axis
 # Suffixes of photos and videos that cannot be read.
-PHOTOS = (".avif", ".jxl", ".jp2", ".cr2", ".cr3", ".nef", ".arw", ".dng", ".raf", ".orf", ".rw2", ".pef", ".srw")
+PHOTOS = (
+    ".avif",
+    ".jxl",
+    ".jp2",
+    ".cr2",
+    ".cr3",
+    ".nef",
+    ".arw",
+    ".dng",
+    ".raf",
+    ".orf",
+    ".rw2",
+    ".pef",
+    ".srw",
+)
 VIDEOS = (".mov", ".mp4", ".m4v", ".avi", ".mkv", ".webm", ".3gp")
 
 Given = TypeVar("Given")
@@ -41,7 +64,8 @@ class SupportFolder:
         paths: the images, class by class in alphabetical order.
         labels: the class of each image.
         ignored: files that are not images by their names, and files outside of the class folders.
-        linked: links to folders inside of a class folder, which are not followed; a class folder may be a link.
+        linked: links to folders inside of a class folder, which are not followed; a class folder
+            may be a link.
     """
 
     paths: tuple[Path, ...]
@@ -63,13 +87,19 @@ def read_support(folder: str | Path) -> SupportFolder:
     folder = Path(folder).expanduser()
     if not folder.is_dir():
         what = "is a file, not a folder" if folder.exists() else "does not exist"
-        raise InputError(f"The support folder {folder} {what}. Give a folder with one folder of images per class.")
+        raise InputError(
+            f"The support folder {folder} {what}. Give a folder with one folder of images per class."
+        )
     inside = sorted(path for path in folder.iterdir() if not path.name.startswith("."))
     classes = [path for path in inside if path.is_dir()]
     if not classes:
-        raise InputError(f"{folder} has no folders; put the images of each class into a folder of its own.")
+        raise InputError(
+            f"{folder} has no folders; put the images of each class into a folder of its own."
+        )
     if {path.name for path in classes} <= set(SPLITS):
-        raise InputError(f"{folder} has splits, not classes: give {classes[0]}, or another one of them.")
+        raise InputError(
+            f"{folder} has splits, not classes: give {classes[0]}, or another one of them."
+        )
     paths, labels, skipped = list[Path](), list[str](), Skipped()
     ignored = [path for path in inside if path not in classes]
     for class_folder in classes:
@@ -84,10 +114,11 @@ def read_support(folder: str | Path) -> SupportFolder:
 def find_images(given: Iterable[str | Path]) -> tuple[list[Path], list[Path]]:
     """Find files by paths, folders (all images in them, at any depth) and patterns (*.jpg).
 
-    Returns the files, each once, and what could not be read: folders, whose files are missing, and photos and videos of
-    other formats. A given path that does not exist is included, so that reading it gives the error; so is a broken
-    link. A pattern or folder without images is an error. Skipped files and folders are warned about: files that are no
-    images, locked folders, and links to folders.
+    Returns the files, each once, and what could not be read: folders, whose files are missing, and
+    photos and videos of other formats. A given path that does not exist is included, so that
+    reading it gives the error; so is a broken link. A pattern or folder without images is an error.
+    Skipped files and folders are warned about: files that are no images, locked folders, and links
+    to folders.
     """
     found, unread, folders, skipped = list[Path](), list[Path](), set[Path](), Skipped()
     for one in given:
@@ -96,7 +127,9 @@ def find_images(given: Iterable[str | Path]) -> tuple[list[Path], list[Path]]:
             images, others = _images_and_others(path, skipped)
             if others:
                 what = f"{counted(len(others), 'file')} in {path} {'was' if len(others) == 1 else 'were'} skipped"
-                warnings.warn(f"{what} ({_kinds(others)}). Readable: {readable_formats()}.", stacklevel=2)
+                warnings.warn(
+                    f"{what} ({_kinds(others)}). Readable: {readable_formats()}.", stacklevel=2
+                )
             unread += [one for one in others if one.suffix.lower() in PHOTOS + VIDEOS]
             folders.add(path)
             found += images
@@ -104,7 +137,9 @@ def find_images(given: Iterable[str | Path]) -> tuple[list[Path], list[Path]]:
             found.append(path)
         else:
             matches = Path(path.anchor).glob(str(path.relative_to(path.anchor)))
-            files = [match for match in matches if not match.is_dir() and not match.name.startswith(".")]
+            files = [
+                match for match in matches if not match.is_dir() and not match.name.startswith(".")
+            ]
             if not files:
                 raise InputError(f"No file matches {one}.")
             found += sorted(files)
@@ -117,7 +152,10 @@ def find_images(given: Iterable[str | Path]) -> tuple[list[Path], list[Path]]:
 def _images_and_others(folder: Path, skipped: Skipped) -> tuple[list[Path], list[Path]]:
     """Return the images in a folder, at any depth, and its other files; a folder without images is an error."""
     files = files_under(folder, skipped)
-    images, others = [one for one in files if is_image(one.name)], [one for one in files if not is_image(one.name)]
+    images, others = (
+        [one for one in files if is_image(one.name)],
+        [one for one in files if not is_image(one.name)],
+    )
     if not images:
         skipped.refuse_locked()
         links = [link for link in skipped.linked if link.is_relative_to(folder)]
@@ -138,9 +176,13 @@ class Content:
 
     name: str  # in messages
     digest: str  # a SHA-256 of its file or pixels
-    image: Callable[[int], Image.Image]  # decodes it; its shorter side keeps that many pixels, if it has as many
+    image: Callable[
+        [int], Image.Image
+    ]  # decodes it; its shorter side keeps that many pixels, if it has as many
 
-    def square(self, side: int, interpolation: Interpolation = "bilinear", crop: float = 1.0) -> Pixels:
+    def square(
+        self, side: int, interpolation: Interpolation = "bilinear", crop: float = 1.0
+    ) -> Pixels:
         """Return its centre as (side, side, 3) uint8 RGB: upright, on white, the first frame of an animation.
 
         `crop` is the fraction of the shorter side that the square shows; see `fit_to_square`.
@@ -152,7 +194,10 @@ class Content:
 def image_list(images: Any) -> list[Any]:
     """Return images as a list, one entry each, without reading a file."""
     shape: tuple[int, ...] = getattr(images, "shape", ())
-    is_array = len(shape) == 3 and shape[2] in (3, 4)  # of one image, not of grey ones that are 3 pixels wide
+    is_array = len(shape) == 3 and shape[2] in (
+        3,
+        4,
+    )  # of one image, not of grey ones that are 3 pixels wide
     if is_array or isinstance(images, str | Path | bytes | Image.Image):
         one = repr(str(images)) if isinstance(images, str | Path) else "image"
         raise InputError(f"Images must be a list, even of one image: [{one}].")
@@ -162,7 +207,9 @@ def image_list(images: Any) -> list[Any]:
 def are_images(given: Any) -> bool:
     """Return whether something is images, by its form: paths, Pillow images or pixels. Otherwise it is features."""
     if hasattr(given, "shape") and hasattr(given, "dtype"):
-        is_paths = getattr(given.dtype, "kind", "-") in "OUST" and len(given.shape) == 1  # objects and strings
+        is_paths = (
+            getattr(given.dtype, "kind", "-") in "OUST" and len(given.shape) == 1
+        )  # objects and strings
         return is_paths or (len(given.shape) > 2 and "uint8" in str(given.dtype))
     first = next(iter(given), None) if isinstance(given, Sequence) else None
     return isinstance(first, str | Path | Image.Image) or getattr(first, "ndim", 0) >= 2
@@ -178,15 +225,17 @@ def name_of(image: Any, number: int) -> str:
 def read_image(image: Any, name: str) -> Content:
     """Read an image, without decoding it; `name` is for messages.
 
-    An image is a path, a Pillow image, or a uint8 array: (height, width, 3), with 4 channels for alpha, or (height,
-    width) for grey.
+    An image is a path, a Pillow image, or a uint8 array: (height, width, 3), with 4 channels for
+    alpha, or (height, width) for grey.
     """
     if isinstance(image, str | Path):
         try:
             data = Path(image).expanduser().read_bytes()
         except OSError as error:
             raise InputError(f"{name} cannot be read: {error.strerror}.") from error
-        return Content(name, _digest("file", data), lambda pixels: decode(data, name, shrink_to=pixels))
+        return Content(
+            name, _digest("file", data), lambda pixels: decode(data, name, shrink_to=pixels)
+        )
     if not isinstance(image, Image.Image):
         array = np.asarray(without_tensors(image))
         if array.ndim == 3 and array.shape[2] == 1:
@@ -206,7 +255,9 @@ def _digest(kind: str, data: bytes) -> str:
     return hashlib.sha256(kind.encode() + b"\0" + hashlib.sha256(data).digest()).hexdigest()
 
 
-def read_each(images: Sequence[Any], make: Callable[[Content], Made]) -> Iterator[Made | NearshotError]:
+def read_each(
+    images: Sequence[Any], make: Callable[[Content], Made]
+) -> Iterator[Made | NearshotError]:
     """Read images in threads, a few ahead, and yield what `make` returns for each in order, or its error."""
 
     def attempt(number: int) -> Made | NearshotError:
@@ -219,7 +270,10 @@ def read_each(images: Sequence[Any], make: Callable[[Content], Made]) -> Iterato
 
 
 def map_ahead(
-    threads: ThreadPoolExecutor, function: Callable[[Given], Made], given: Iterable[Given], n_ahead: int
+    threads: ThreadPoolExecutor,
+    function: Callable[[Given], Made],
+    given: Iterable[Given],
+    n_ahead: int,
 ) -> Generator[Made]:
     """Yield the results of a function in order, computed in threads, a few ahead; then end the threads."""
     waiting: deque[Future[Made]] = deque()
@@ -238,7 +292,9 @@ def without_tensors(values: Any) -> Any:
     """Return a tensor, or a list of tensors, as NumPy arrays, and anything else unchanged."""
     if isinstance(values, Tensor):
         plain = values.detach().cpu()
-        return (plain.float() if plain.dtype == torch.bfloat16 else plain).numpy()  # NumPy has no bfloat16
+        return (
+            plain.float() if plain.dtype == torch.bfloat16 else plain
+        ).numpy()  # NumPy has no bfloat16
     if isinstance(values, list | tuple) and any(isinstance(one, Tensor) for one in values):
         return [without_tensors(one) for one in values]
     return values

@@ -1,7 +1,7 @@
 """Export a classifier to one ONNX file: raw images in, labels and probabilities out.
 
-Everything but the labels' text is a torch module, which torch exports: resizing as Pillow does, the backbone, and the
-same classifier functions that `FewShotClassifier` uses.
+Everything but the labels' text is a torch module, which torch exports: resizing as Pillow does, the
+backbone, and the same classifier functions that `FewShotClassifier` uses.
 """
 
 from __future__ import annotations
@@ -45,17 +45,20 @@ An image whose feature is zero cannot be normalised: its novelty is infinite and
 def export_onnx(classifier: FewShotClassifier, path: str | Path) -> None:
     """Write a fitted classifier to one ONNX file, atomically; needs the extra `onnx`.
 
-    Its input is `images`, (image, height, width, 3) uint8 RGB of any size, upright; or `features`, (image, dim)
-    float32, for a classifier without a backbone. Its outputs are `label` (image,) as strings, `probabilities` (image,
-    class), `novelty` (image,) and, with `unknown_rate`, `unknown` (image,). A feature of zeros, which
-    `FewShotClassifier` refuses, has equal probabilities and an infinite novelty. A backbone must be a network.
+    Its input is `images`, (image, height, width, 3) uint8 RGB of any size, upright; or `features`,
+    (image, dim) float32, for a classifier without a backbone. Its outputs are `label` (image,) as
+    strings, `probabilities` (image, class), `novelty` (image,) and, with `unknown_rate`, `unknown`
+    (image,). A feature of zeros, which `FewShotClassifier` refuses, has equal probabilities and an
+    infinite novelty. A backbone must be a network.
     """
     fitted = classifier._ready()
     try:
         import onnx  # noqa: PLC0415 (an extra)
         import onnxscript  # noqa: F401, PLC0415 (torch's exporter needs it)
     except ImportError as error:
-        raise MissingExtraError("The ONNX export needs the onnx library: pip install 'nearshot[onnx]'.") from error
+        raise MissingExtraError(
+            "The ONNX export needs the onnx library: pip install 'nearshot[onnx]'."
+        ) from error
     embedder, entry, about = fitted.embedder, "features", "features (image, dim)"
     example, axes = torch.zeros(2, fitted.features.shape[1]), ["image"]
     if embedder is not None:
@@ -65,12 +68,22 @@ def export_onnx(classifier: FewShotClassifier, path: str | Path) -> None:
             raise InputError(f"n_views must be 1 in an ONNX file (got {embedder.n_views}).")
         side, entry = embedder.spec.input_size, "images"
         about = "images (image, height, width, 3), uint8 RGB of any size, whose centre is cropped"
-        example, axes = torch.zeros(2, side + 1, side + 2, 3, dtype=torch.uint8), ["image", "height", "width"]
-    outputs = ["probabilities", "novelty", *(["unknown"] if np.isfinite(fitted.threshold) else []), INDEX]
+        example, axes = (
+            torch.zeros(2, side + 1, side + 2, 3, dtype=torch.uint8),
+            ["image", "height", "width"],
+        )
+    outputs = [
+        "probabilities",
+        "novelty",
+        *(["unknown"] if np.isfinite(fitted.threshold) else []),
+        INDEX,
+    ]
     try:
         model = to_onnx(_Decision(fitted).eval().cpu(), example, axes, entry, outputs)
     except Exception as error:  # of many kinds, and long
-        reason = next(iter(str(error.__cause__ or error).strip().splitlines()), type(error).__name__)
+        reason = next(
+            iter(str(error.__cause__ or error).strip().splitlines()), type(error).__name__
+        )
         what = f"the classifier {fitted.head.classifier.name!r}{'' if embedder is None else ' with this backbone'}"
         raise InputError(f"torch cannot export {what} to ONNX: {reason}") from error
     _remove_traces(model.graph)
@@ -86,14 +99,21 @@ def export_onnx(classifier: FewShotClassifier, path: str | Path) -> None:
 class Resize(nn.Module):
     """Resize images (image, height, width, 3) uint8 as `fit_to_square` does: levels (image, 3, side, side) float32.
 
-    ONNX's own Resize differs from Pillow by up to a dozen levels. Here images are multiplied by Pillow's own weights,
-    which are integers of 22 bits, so that the sums are exact in float64. Rows are resized first, or columns where
-    Pillow 13 does so; with older versions some pixels of tall images differ by one level.
+    ONNX's own Resize differs from Pillow by up to a dozen levels. Here images are multiplied by
+    Pillow's own weights, which are integers of 22 bits, so that the sums are exact in float64. Rows
+    are resized first, or columns where Pillow 13 does so; with older versions some pixels of tall
+    images differ by one level.
     """
 
-    def __init__(self, side: int, interpolation: Interpolation = "bilinear", crop: float = 1.0) -> None:
+    def __init__(
+        self, side: int, interpolation: Interpolation = "bilinear", crop: float = 1.0
+    ) -> None:
         super().__init__()
-        self.side, self.is_cubic, self.shorter = side, interpolation == "bicubic", round(side / crop)
+        self.side, self.is_cubic, self.shorter = (
+            side,
+            interpolation == "bicubic",
+            round(side / crop),
+        )
 
     def forward(self, images: Tensor) -> Tensor:  # noqa: D102
         planes = images.permute(0, 3, 1, 2).double()
@@ -102,7 +122,9 @@ class Resize(nn.Module):
         # An image of the right size is unchanged.
         shorter = torch.where((height == self.side) & (width == self.side), self.side, self.shorter)
         scale = shorter / torch.minimum(height, width)
-        new_height, new_width = (torch.maximum((length * scale).round(), shorter) for length in (height, width))
+        new_height, new_width = (
+            torch.maximum((length * scale).round(), shorter) for length in (height, width)
+        )
         down = self._weights(planes.shape[2], height, new_height)  # (side, height)
         across = self._weights(planes.shape[3], width, new_width).T  # (width, side)
         shrinks = height - new_height
@@ -118,8 +140,8 @@ class Resize(nn.Module):
     def _weights(self, n: int, length: Tensor, resized: Tensor) -> Tensor:
         """Return the weights of `n` pixels for the central `side` of the resized ones, (side, n).
 
-        Pillow's filters are as wide as the step between resized pixels, at least one pixel: a triangle, or the cubic
-        with a = −1/2. The weights of a resized pixel add up to `ONE`.
+        Pillow's filters are as wide as the step between resized pixels, at least one pixel: a
+        triangle, or the cubic with a = −1/2. The weights of a resized pixel add up to `ONE`.
         """
         step, first = length / resized, ((resized - self.side) / 2).floor()
         places = torch.arange(self.side, dtype=torch.float64)[:, None] + 0.5 + first
@@ -127,7 +149,10 @@ class Resize(nn.Module):
         away = (places * step - pixels).abs() / step.clamp(min=1)
         raw = (1 - away).clamp(min=0)
         if self.is_cubic:
-            near, far = (1.5 * away - 2.5) * away**2 + 1, ((-0.5 * away + 2.5) * away - 4) * away + 2
+            near, far = (
+                (1.5 * away - 2.5) * away**2 + 1,
+                ((-0.5 * away + 2.5) * away - 4) * away + 2,
+            )
             raw = torch.where(away < 1, near, torch.where(away < 2, far, 0.0))
         weights = raw / raw.sum(1, keepdim=True) * ONE
         return weights.sign() * (weights.abs() + 0.5).floor()
@@ -146,21 +171,34 @@ class _Decision(nn.Module):
         self.classifier, points, given = fitted.head
         self.normalise, self.n_classes = bool(fitted.settings.normalise), len(fitted.classes)
         self.temperature, self.threshold = fitted.temperature, fitted.threshold
-        centre = np.zeros(points.shape[1]) if fitted.centre is None else np.array(fitted.centre, dtype=np.float64)
-        self.points, self.given, self.centre = nn.Buffer(points), nn.Buffer(given), nn.Buffer(torch.from_numpy(centre))
+        centre = (
+            np.zeros(points.shape[1])
+            if fitted.centre is None
+            else np.array(fitted.centre, dtype=np.float64)
+        )
+        self.points, self.given, self.centre = (
+            nn.Buffer(points),
+            nn.Buffer(given),
+            nn.Buffer(torch.from_numpy(centre)),
+        )
         self.means, self.variances = nn.Buffer(fitted.support.means), nn.Buffer(fitted.variances)
         self.network: nn.Module | None = None
         if fitted.embedder is not None:
             self.network, spec = deepcopy(fitted.embedder.network), fitted.embedder.spec
             self.resize = Resize(spec.input_size, spec.interpolation, spec.crop)
-            mean, std = (torch.tensor(values, dtype=torch.float32).view(3, 1, 1) for values in spec.normalisation)
+            mean, std = (
+                torch.tensor(values, dtype=torch.float32).view(3, 1, 1)
+                for values in spec.normalisation
+            )
             self.channel_mean, self.channel_std = nn.Buffer(mean), nn.Buffer(std)
 
     def forward(self, given: Tensor) -> tuple[Tensor, ...]:
         """Return probabilities (image, class), and novelty, rejection, if any, and index of the label, (image,)."""
         features = given
         if self.network is not None:
-            features = self.network((self.resize(given) / 255 - self.channel_mean) / self.channel_std)
+            features = self.network(
+                (self.resize(given) / 255 - self.channel_mean) / self.channel_std
+            )
         query = features.double() - self.centre
         if self.normalise:
             lost = (query == 0).all(1, keepdim=True)
@@ -170,7 +208,10 @@ class _Decision(nn.Module):
         if self.classifier is RIDGE:
             novelty = weigh_by_score(novelty, scores)
         if self.normalise:
-            scores, novelty = torch.where(lost, 0.0, scores), torch.where(lost[:, 0], torch.inf, novelty)
+            scores, novelty = (
+                torch.where(lost, 0.0, scores),
+                torch.where(lost[:, 0], torch.inf, novelty),
+            )
         probabilities, index = (scores / self.temperature).softmax(1).float(), first_best(scores)
         if self.threshold == math.inf:
             return probabilities, novelty.float(), index
@@ -178,7 +219,9 @@ class _Decision(nn.Module):
         return probabilities, novelty.float(), unknown, torch.where(unknown, self.n_classes, index)
 
 
-def to_onnx(module: nn.Module, example: Tensor, axes: list[str], given: str, outputs: list[str]) -> Any:
+def to_onnx(
+    module: nn.Module, example: Tensor, axes: list[str], given: str, outputs: list[str]
+) -> Any:
     """Export a module with one input, whose first axes are dynamic; torch's and onnxscript's logs are silenced."""
     log_level = logging.root.manager.disable
     logging.disable(logging.WARNING)
@@ -190,7 +233,9 @@ def to_onnx(module: nn.Module, example: Tensor, axes: list[str], given: str, out
                 (example,),
                 input_names=[given],
                 output_names=outputs,
-                dynamic_shapes=({number: torch.export.Dim(axis) for number, axis in enumerate(axes)},),
+                dynamic_shapes=(
+                    {number: torch.export.Dim(axis) for number, axis in enumerate(axes)},
+                ),
                 opset_version=OPSET,
                 dynamo=True,
                 verbose=False,
@@ -215,10 +260,17 @@ def _add_labels(graph: Any, fitted: Fitted) -> None:
     """Add the labels as strings, which torch cannot express, in the place of their indices."""
     from onnx import TensorProto, helper  # noqa: PLC0415 (an extra)
 
-    texts: Any = [readable(str(text)).encode() for text in (*fitted.classes, fitted.settings.unknown_label)]
-    graph.initializer.append(helper.make_tensor("nearshot/labels", TensorProto.STRING, [len(texts)], texts))
+    texts: Any = [
+        readable(str(text)).encode() for text in (*fitted.classes, fitted.settings.unknown_label)
+    ]
+    graph.initializer.append(
+        helper.make_tensor("nearshot/labels", TensorProto.STRING, [len(texts)], texts)
+    )
     graph.node.append(helper.make_node("Gather", ["nearshot/labels", INDEX], ["label"], axis=0))
-    outputs = [helper.make_tensor_value_info("label", TensorProto.STRING, ["image"]), *graph.output[:-1]]
+    outputs = [
+        helper.make_tensor_value_info("label", TensorProto.STRING, ["image"]),
+        *graph.output[:-1],
+    ]
     del graph.output[:]
     graph.output.extend(outputs)
 
@@ -235,7 +287,10 @@ def _metadata(fitted: Fitted) -> dict[str, str]:
         "n_support": len(fitted.codes),
     }
     if np.isfinite(fitted.threshold):
-        values |= {"threshold": fitted.threshold, "unknown_label": readable(str(settings.unknown_label))}
+        values |= {
+            "threshold": fitted.threshold,
+            "unknown_label": readable(str(settings.unknown_label)),
+        }
         values["unknown_rate"] = settings.unknown_rate
     if fitted.embedder is not None:
         spec = fitted.embedder.spec
@@ -248,4 +303,6 @@ def _metadata(fitted: Fitted) -> dict[str, str]:
             "mean": list(spec.normalisation.mean),
             "std": list(spec.normalisation.std),
         }
-    return {key: value if isinstance(value, str) else json.dumps(value) for key, value in values.items()}
+    return {
+        key: value if isinstance(value, str) else json.dumps(value) for key, value in values.items()
+    }

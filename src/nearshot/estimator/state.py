@@ -1,7 +1,7 @@
 """The parameters and the state of a fitted classifier: one immutable object, which learning more replaces.
 
-A thread that predicts reads it once. Its labels, features, temperature and threshold then belong to the same support
-set, even if another thread calls `fit` or `forget` meanwhile.
+A thread that predicts reads it once. Its labels, features, temperature and threshold then belong to
+the same support set, even if another thread calls `fit` or `forget` meanwhile.
 """
 
 import itertools
@@ -23,7 +23,12 @@ from nearshot.distances import squared_euclidean
 from nearshot.errors import InputError, NearshotError
 from nearshot.estimator.embedder import Embedder
 from nearshot.estimator.image_inputs import read_each, without_tensors
-from nearshot.estimator.leave_one_out import HeldOut, choose_temperature, held_out_scores, typical_temperature
+from nearshot.estimator.leave_one_out import (
+    HeldOut,
+    choose_temperature,
+    held_out_scores,
+    typical_temperature,
+)
 from nearshot.estimator.novelty import (
     TYPICAL_BY_SCORE,
     choose_threshold,
@@ -61,12 +66,19 @@ class ClassifierSettings(NamedTuple):
         if self.n_neighbors is not None:
             check_count(self.n_neighbors, "n_neighbors")
         temperature, rate = self.temperature, self.unknown_rate
-        if not (isinstance(temperature, Real) and 0 < float(temperature) < math.inf) and temperature != "auto":
-            raise InputError(f"temperature must be 'auto' or a number above 0 (got {temperature!r}).")
+        if (
+            not (isinstance(temperature, Real) and 0 < float(temperature) < math.inf)
+            and temperature != "auto"
+        ):
+            raise InputError(
+                f"temperature must be 'auto' or a number above 0 (got {temperature!r})."
+            )
         if rate is not None:
             check_unknown_rate(rate)
         if isinstance(self.centre, str) and self.centre not in ("auto", "support"):
-            raise InputError(f"centre must be 'auto', 'support', an array or None (got {self.centre!r}).")
+            raise InputError(
+                f"centre must be 'auto', 'support', an array or None (got {self.centre!r})."
+            )
         return self
 
 
@@ -117,7 +129,11 @@ class Fitted:
 
     def prepare(self, features: Array) -> Tensor:
         """Return new features centred and normalised; in float64, so that rounding does not decide near ties."""
-        offset = None if self.centre is None else torch.from_numpy(np.array(self.centre, dtype=np.float64))
+        offset = (
+            None
+            if self.centre is None
+            else torch.from_numpy(np.array(self.centre, dtype=np.float64))
+        )
         given = torch.from_numpy(np.array(features, dtype=np.float64))
         return prepare_features(given, centre=offset, normalise=bool(self.settings.normalise))
 
@@ -156,14 +172,19 @@ def learn(
         what = f'A class is named "{settings.unknown_label}"'
         raise InputError(f"{what}. Rename its folder, or use --unknown-label other.")
     if rate is not None and len(codes) == 1:
-        raise InputError("unknown_rate needs at least 2 labelled images (got 1). Add one, or drop unknown_rate.")
+        raise InputError(
+            "unknown_rate needs at least 2 labelled images (got 1). Add one, or drop unknown_rate."
+        )
     if isinstance(centre, str):
         stored = None if embedder is None else embedder.centre
         centre = features.mean(0) if centre == "support" else stored
     elif centre is not None:
         centre = np.asarray(without_tensors(centre), dtype=features.dtype)
     fitted = Fitted(settings, embedder, classes, features, codes, names, columns, centre)
-    typical, threshold = typical_temperature(fitted.support, settings.classifier, settings.n_neighbors), math.inf
+    typical, threshold = (
+        typical_temperature(fitted.support, settings.classifier, settings.n_neighbors),
+        math.inf,
+    )
     if temperature == "auto":
         temperature = choose_temperature(fitted.held_out.scores, fitted.held_out.codes) * typical
     if rate is not None and classifier_of(settings.classifier) is RIDGE and len(classes) > 1:
@@ -189,16 +210,21 @@ def are_mixed(labels: Array, others: Any) -> bool:
 def warn_about_repeated_images(fitted: Fitted, images: Sequence[Any]) -> None:
     """Warn about support images that are in two classes, or twice in one; `images` are all of them, or their paths.
 
-    Images are the same if their pixels are. Only those with nearly equal embeddings are compared, and one that can no
-    longer be read is skipped.
+    Images are the same if their pixels are. Only those with nearly equal embeddings are compared,
+    and one that can no longer be read is skipped.
     """
     support, labels, suspects = fitted.support, fitted.classes[fitted.codes].tolist(), list[int]()
     for rows in support.blocks(torch.arange(len(labels))):
         features = support.features[rows]
-        near = squared_euclidean(features, support.features) < (SAME_IMAGE * features.norm(dim=1)).square()[:, None]
+        near = (
+            squared_euclidean(features, support.features)
+            < (SAME_IMAGE * features.norm(dim=1)).square()[:, None]
+        )
         suspects += rows[near.sum(1) > 1].tolist()  # another image than itself
     places: dict[bytes, list[int]] = {}
-    squares = read_each([images[place] for place in suspects], lambda content: content.square(SAME_SIDE))
+    squares = read_each(
+        [images[place] for place in suspects], lambda content: content.square(SAME_SIDE)
+    )
     for place, square in zip(suspects, squares, strict=True):
         if not isinstance(square, NearshotError):
             places.setdefault(square.tobytes(), []).append(place)
@@ -206,5 +232,8 @@ def warn_about_repeated_images(fitted: Fitted, images: Sequence[Any]) -> None:
     for in_one_class, where in ((False, "in two classes"), (True, "twice in one class")):
         pairs = [pair for pair in same if (labels[pair[0]] == labels[pair[1]]) == in_one_class]
         if pairs:
-            named = format_list(pairs, lambda pair: " and ".join(f"{fitted.names[i]} in {labels[i]!r}" for i in pair))
+            named = format_list(
+                pairs,
+                lambda pair: " and ".join(f"{fitted.names[i]} in {labels[i]!r}" for i in pair),
+            )
             warnings.warn(f"The same image is {where}: {named}. Keep one of them.", stacklevel=4)

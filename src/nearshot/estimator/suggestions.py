@@ -45,8 +45,8 @@ def labelled_already(classifier: FewShotClassifier, features: Floats) -> npt.NDA
 def held_out_probabilities(classifier: FewShotClassifier) -> tuple[Indices, Floats]:
     """Return the support images that can be held out, and the probabilities (image, class) that they get then.
 
-    They are those of `estimate_accuracy`: images that are alone in their class are missing, and classifiers other than
-    ridge test at most a thousand.
+    They are those of `estimate_accuracy`: images that are alone in their class are missing, and
+    classifiers other than ridge test at most a thousand.
     """
     held_out = classifier._ready().held_out
     ratio = choose_temperature(held_out.scores, held_out.codes)
@@ -68,9 +68,9 @@ def doubt_of(probabilities: Floats, is_novel: npt.NDArray[np.bool_]) -> Floats:
 def label_next(directions: Floats, n: int, doubt: Floats | None = None) -> Indices:
     """Return up to n images to label next, the most useful first, for directions (image, dim).
 
-    The first is the most doubtful one. Each of the others is the one of the most doubtful images that is farthest from
-    those already chosen (greedy k-centre). Without `doubt`, as before the first label, all images take part, and the
-    first is the one nearest to their mean.
+    The first is the most doubtful one. Each of the others is the one of the most doubtful images
+    that is farthest from those already chosen (greedy k-centre). Without `doubt`, as before the
+    first label, all images take part, and the first is the one nearest to their mean.
     """
     if len(directions) == 0:
         return np.zeros(0, np.int64)
@@ -94,8 +94,8 @@ def k_centres(points: Floats, n: int) -> Indices:
 def suspicious_labels(probabilities: Floats, codes: Indices) -> Indices:
     """Return the images whose label looks wrong, the most suspicious first.
 
-    `probabilities` (image, class) are those of held-out images with labels `codes`. A label is suspicious if another
-    class has a probability of at least 0.7.
+    `probabilities` (image, class) are those of held-out images with labels `codes`. A label is
+    suspicious if another class has a probability of at least 0.7.
 
     >>> suspicious_labels(np.array([[0.9, 0.1], [0.2, 0.8], [0.6, 0.4]]), np.array([0, 0, 1]))
     array([1])

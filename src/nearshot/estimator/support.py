@@ -53,7 +53,8 @@ class Support:
     def between(self) -> float | None:
         """The mean squared distance between images of different classes; None if there are none, or it is zero.
 
-        Over all pairs Σ‖x − y‖² is 2nΣ‖x‖² − 2‖Σx‖². The same holds within each class; the rest is between classes.
+        Over all pairs Σ‖x − y‖² is 2nΣ‖x‖² − 2‖Σx‖². The same holds within each class; the rest is
+        between classes.
         """
         centred = self.features - self.features.mean(0)
         counts, lengths = self.counts, centred.square().sum(1)
@@ -78,14 +79,19 @@ class Support:
     def nearest(self, query: Tensor, n: int) -> tuple[Tensor, Tensor]:
         """Return the distances to the n nearest images and their indices, (query, neighbour), nearest first.
 
-        Of equally distant images, those of the first class come first, and of one class the first ones.
+        Of equally distant images, those of the first class come first, and of one class the first
+        ones.
         """
         check_count(n, "n_neighbors")
         order = self.codes.argsort(stable=True)  # as classifiers see them
         distances, places = [], []
         for rows in self.blocks(query):
             squares = squared_euclidean(rows, self.features[order])
-            places.append(nearest_in_order(squares, min(int(n), len(order)), TIE * squares.amax(1, keepdim=True)))
+            places.append(
+                nearest_in_order(
+                    squares, min(int(n), len(order)), TIE * squares.amax(1, keepdim=True)
+                )
+            )
             distances.append(squares.gather(1, places[-1]).sqrt())
         return torch.cat(distances), order[torch.cat(places)]
 
@@ -130,5 +136,7 @@ def class_scores(query: Tensor, support: Support, head: Head) -> Tensor:
     scores = torch.cat([head.scores(rows) for rows in support.blocks(query)])
     expected, got, name = (len(query), support.n_classes), tuple(scores.shape), head.classifier.name
     if got != expected:
-        raise InputError(f"The classifier {name!r} must return scores of shape {expected}, (query, class) (got {got}).")
+        raise InputError(
+            f"The classifier {name!r} must return scores of shape {expected}, (query, class) (got {got})."
+        )
     return scores

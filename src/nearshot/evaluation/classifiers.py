@@ -1,7 +1,7 @@
 """The classifiers of Section 2.3, and ridge regression, each defined once: class scores computed from similarities.
 
-The episode engine, `FewShotClassifier` and the ONNX export all answer through these definitions. To add a classifier,
-add an entry to `CLASSIFIERS`:
+The episode engine, `FewShotClassifier` and the ONNX export all answer through these definitions. To
+add a classifier, add an entry to `CLASSIFIERS`:
 
 >>> def nearest_neighbour(similarities: Tensor, class_sizes: Tensor) -> Tensor:
 ...     return best_of_class(similarities, class_sizes)
@@ -10,9 +10,10 @@ add an entry to `CLASSIFIERS`:
 >>> own(support, torch.tensor([[3.0], [6.0]])).argmax(-1)
 tensor([0, 1])
 
-Distances come from matrix products, whose last digits depend on how many rows are multiplied at once. Differences
-within the rounding error therefore count as ties, and a tie goes to the first image or class. An image then gets the
-same answer alone and in a batch, here and in an exported file.
+Distances come from matrix products, whose last digits depend on how many rows are multiplied at
+once. Differences within the rounding error therefore count as ties, and a tie goes to the first
+image or class. An image then gets the same answer alone and in a batch, here and in an exported
+file.
 """
 
 from collections.abc import Callable
@@ -25,16 +26,19 @@ from torch import Tensor
 
 from nearshot.errors import InputError, look_up
 
-# The tolerance of a tie, relative to the largest distance or score. In float64, products of 4,096 dimensions that are
-# summed one after the other round by an eighth of it. In float32 only equal values are ties.
+# The tolerance of a tie, relative to the largest distance or score. In float64, products of 4,096
+# dimensions that are summed one after the other round by an eighth of it. In float32 only equal
+# values are ties.
 TIE = 2.0**-42
 ClassifierName = str  # a key of CLASSIFIERS; not a Literal, since users add entries
-PENALTY = 1.0  # of a ridge regression, relative to the mean squared distance of an image from the mean
+PENALTY = (
+    1.0  # of a ridge regression, relative to the mean squared distance of an image from the mean
+)
 SMALLEST_PENALTY = 1e-30  # for features that are all zero
 
 FeatureClassifier = Callable[[Tensor, Tensor], Tensor]
-"""A function of `support` (episode, class, shot, dim) and `query` (episode, query, dim) that returns scores
-(episode, query, class). A `Classifier` is one."""
+"""A function of `support` (episode, class, shot, dim) and `query` (episode, query, dim) that
+returns scores (episode, query, class). A `Classifier` is one."""
 ClassifierOrName = str | FeatureClassifier
 
 
@@ -42,21 +46,25 @@ ClassifierOrName = str | FeatureClassifier
 class Classifier:
     """A classifier: scores for classes, computed from similarities; the class with the highest score is the answer.
 
-    `scores` must treat each query on its own, so that the protocol is inductive. To be exported to ONNX, it must use
-    tensor operations whose shapes depend on the shapes of its arguments only, not on their values.
+    `scores` must treat each query on its own, so that the protocol is inductive. To be exported to
+    ONNX, it must use tensor operations whose shapes depend on the shapes of its arguments only, not
+    on their values.
 
-    A classifier with `fit` learns from the support images first. Any linear classifier can be written this way: the
-    scores w·q + b of weights w are, but for ‖q‖², which all classes share, the similarities to the points w/2 plus an
-    offset for each class.
+    A classifier with `fit` learns from the support images first. Any linear classifier can be
+    written this way: the scores w·q + b of weights w are, but for ‖q‖², which all classes share,
+    the similarities to the points w/2 plus an offset for each class.
 
     Attributes:
         name: the name in results and messages.
-        scores: a function of `similarities` (…, query, point), minus the squared distances, and `class_sizes` (class,)
-            int64, the number of points of each class. Points are grouped by class: first all of class 0, then all of
-            class 1, and so on. It returns scores (…, query, class).
-        prototypes: whether the points are the class means, one per class, rather than the support images.
-        fit: a function of the support images (…, point, dim), grouped by class, and `class_sizes`. It returns the
-            points (…, point, dim) to compare queries with, and the second argument of `scores` in place of the sizes.
+        scores: a function of `similarities` (…, query, point), minus the squared distances, and
+            `class_sizes` (class,) int64, the number of points of each class. Points are grouped by
+            class: first all of class 0, then all of class 1, and so on. It returns scores (…,
+                query, class).
+        prototypes: whether the points are the class means, one per class, rather than the support
+            images.
+        fit: a function of the support images (…, point, dim), grouped by class, and `class_sizes`.
+            It returns the points (…, point, dim) to compare queries with, and the second argument
+            of `scores` in place of the sizes.
     """
 
     name: str
@@ -124,11 +132,17 @@ def nearest_in_order(distances: Tensor, k: int, tolerance: Tensor) -> Tensor:
     >>> nearest_in_order(torch.tensor([[3.0, 1.01, 3.0, 1.0]]), 3, torch.tensor([[0.1]]))
     tensor([[1, 3, 0]])
     """
-    places = tied_nearest(distances, k, tolerance).nonzero()[:, 1].view(-1, k)  # in the order of the images
+    places = (
+        tied_nearest(distances, k, tolerance).nonzero()[:, 1].view(-1, k)
+    )  # in the order of the images
     values, order = distances.gather(1, places).sort(dim=1)
-    steps = torch.zeros_like(order)  # the number of steps above the tolerance from the nearest to each
+    steps = torch.zeros_like(
+        order
+    )  # the number of steps above the tolerance from the nearest to each
     steps[:, 1:] = (values.diff(dim=1) > tolerance).cumsum(1)
-    return places.gather(1, torch.zeros_like(order).scatter_(1, order, steps).argsort(dim=1, stable=True))
+    return places.gather(
+        1, torch.zeros_like(order).scatter_(1, order, steps).argsort(dim=1, stable=True)
+    )
 
 
 def n_behind(nearest: Tensor, tolerance: Tensor) -> Tensor:
@@ -149,8 +163,8 @@ def _centroid_scores(similarities: Tensor, class_sizes: Tensor) -> Tensor:
 def _soft_scores(similarities: Tensor, class_sizes: Tensor) -> Tensor:
     """Return the log of the mean of exp(−d²) over the class's images.
 
-    The mean rather than the sum, so that more images do not make a class more likely. It is computed by exp(x) − 1:
-    where all distances are tiny, exp(x) has no digits left.
+    The mean rather than the sum, so that more images do not make a class more likely. It is
+    computed by exp(x) − 1: where all distances are tiny, exp(x) has no digits left.
     """
     largest = best_of_class(similarities, class_sizes)
     classes = class_of_points(class_sizes, similarities.shape[-1])
@@ -159,7 +173,11 @@ def _soft_scores(similarities: Tensor, class_sizes: Tensor) -> Tensor:
 
 
 def _knn_scores(
-    similarities: Tensor, class_sizes: Tensor, *, k: int | None = None, ties: Literal["nearest", "first"] = "nearest"
+    similarities: Tensor,
+    class_sizes: Tensor,
+    *,
+    k: int | None = None,
+    ties: Literal["nearest", "first"] = "nearest",
 ) -> Tensor:
     """Return the votes of the k nearest images, plus a fraction under 1 that decides between equally many votes."""
     n_points, n_classes = similarities.shape[-1], len(class_sizes)
@@ -178,12 +196,13 @@ def _knn_scores(
 def knn(k: int | None = None, ties: Literal["nearest", "first"] = "nearest") -> Classifier:
     """Return a k-NN classifier.
 
-    Of images that are equally far, the first are the nearer ones. Of classes that still tie, the first wins.
+    Of images that are equally far, the first are the nearer ones. Of classes that still tie, the
+    first wins.
 
     Args:
         k: how many neighbours vote; by default as many as the smallest class has images.
-        ties: of classes with equally many votes, the one with the nearest image wins, or the first. The latter is what
-            scikit-learn does; it costs more than a point of 5-shot accuracy.
+        ties: of classes with equally many votes, the one with the nearest image wins, or the first.
+            The latter is what scikit-learn does; it costs more than a point of 5-shot accuracy.
     """
     if k is not None and k < 1:
         raise InputError(f"k must be at least 1 (got {k}).")
@@ -207,8 +226,8 @@ class RidgeProblem(NamedTuple):
 def ridge_problem(support: Tensor, class_sizes: Tensor) -> RidgeProblem:
     """Return the regression for support images (…, point, dim) grouped by class.
 
-    An image of a class of n images weighs 1/n, so that a class is not less likely for having few images. The penalty
-    scales with the features, and does not depend on where their origin is.
+    An image of a class of n images weighs 1/n, so that a class is not less likely for having few
+    images. The penalty scales with the features, and does not depend on where their origin is.
     """
     n_points, n_classes = support.shape[-2], len(class_sizes)
     classes = class_of_points(class_sizes, n_points)
@@ -218,15 +237,21 @@ def ridge_problem(support: Tensor, class_sizes: Tensor) -> RidgeProblem:
     rows = roots * (support - mean)
     members = (classes[:, None] == torch.arange(n_classes, device=support.device)).to(support)
     # If all images are equal, only rounding is left of the rows, and the second term decides.
-    rounding = (4 * torch.finfo(support.dtype).eps) ** 2 * support.square().sum((-2, -1), keepdim=True)
+    rounding = (4 * torch.finfo(support.dtype).eps) ** 2 * support.square().sum(
+        (-2, -1), keepdim=True
+    )
     penalty = (PENALTY * rows.square().sum((-2, -1), keepdim=True) + rounding) / n_points
-    return RidgeProblem(mean, roots, rows, roots * (members - 1 / n_classes), penalty.clamp(min=SMALLEST_PENALTY))
+    return RidgeProblem(
+        mean, roots, rows, roots * (members - 1 / n_classes), penalty.clamp(min=SMALLEST_PENALTY)
+    )
 
 
 def _fit_ridge(support: Tensor, class_sizes: Tensor) -> tuple[Tensor, Tensor]:
     """Return the points (…, class, dim) and offsets (…, 1, class) whose scores are those of the ridge regression."""
     mean, _, rows, targets, penalty = ridge_problem(support, class_sizes)
-    few = rows.shape[-2] <= rows.shape[-1]  # then the system of the images is smaller than that of the dimensions
+    few = (
+        rows.shape[-2] <= rows.shape[-1]
+    )  # then the system of the images is smaller than that of the dimensions
     gram = rows @ rows.mT if few else rows.mT @ rows
     factor = torch.linalg.cholesky(gram + penalty * torch.eye(gram.shape[-1]).to(gram))
     wanted = targets.expand(*gram.shape[:-2], *targets.shape) if few else rows.mT @ targets
@@ -238,22 +263,33 @@ def _fit_ridge(support: Tensor, class_sizes: Tensor) -> tuple[Tensor, Tensor]:
 def _ridge_scores(similarities: Tensor, offsets: Tensor) -> Tensor:
     """Return the predictions of the regression: about 1 for the class of the query, and 0 for others.
 
-    They add up to 1 over the classes, which tells what the similarities have besides, the same for all classes.
+    They add up to 1 over the classes, which tells what the similarities have besides, the same for
+    all classes.
     """
     scores = similarities + offsets
     return scores - scores.mean(-1, keepdim=True) + 1 / scores.shape[-1]
 
 
-CENTROID, SOFT, KNN = Classifier("centroid", _centroid_scores, prototypes=True), Classifier("soft", _soft_scores), knn()
+CENTROID, SOFT, KNN = (
+    Classifier("centroid", _centroid_scores, prototypes=True),
+    Classifier("soft", _soft_scores),
+    knn(),
+)
 RIDGE = Classifier("ridge", _ridge_scores, fit=_fit_ridge)
-CLASSIFIERS: dict[str, Classifier] = {"centroid": CENTROID, "soft": SOFT, "knn": KNN, "ridge": RIDGE}
+CLASSIFIERS: dict[str, Classifier] = {
+    "centroid": CENTROID,
+    "soft": SOFT,
+    "knn": KNN,
+    "ridge": RIDGE,
+}
 """The classifiers by name. Add an entry to use it wherever a classifier is named."""
 
 
 def find_classifier(classifier: ClassifierOrName, inductive: bool | None) -> FeatureClassifier:
     """Return a classifier by its name in `CLASSIFIERS`, or the given callable unchanged.
 
-    A function of features is given all queries of an episode, so `inductive` must say whether it uses them.
+    A function of features is given all queries of an episode, so `inductive` must say whether it
+    uses them.
     """
     if isinstance(classifier, str):
         return look_up(CLASSIFIERS, classifier, "classifier")
@@ -270,6 +306,9 @@ def classifier_name(classifier: str | Callable[..., Tensor]) -> str:
     if isinstance(classifier, str | Classifier):
         return classifier if isinstance(classifier, str) else classifier.name
     if isinstance(classifier, partial):
-        given = [*map(repr, classifier.args), *(f"{key}={value!r}" for key, value in classifier.keywords.items())]
+        given = [
+            *map(repr, classifier.args),
+            *(f"{key}={value!r}" for key, value in classifier.keywords.items()),
+        ]
         return f"{classifier_name(classifier.func)}({', '.join(given)})"
     return str(getattr(classifier, "__name__", None) or type(classifier).__name__)

@@ -1,14 +1,15 @@
 """The settings and the episodes of an evaluation: the same for a seed on any machine.
 
-How an episode is drawn is part of the definition of a result, so it is defined here and depends on no library's
-generator. For a seed, the random number of a counter c is SplitMix64's finaliser of mix(seed) + c · 0x9E3779B97F4A7C15
-(all modulo 2⁶⁴), of which the upper 53 bits make a fraction u in [0, 1). Episode e draws its way w from counter
-2³² e + w, and the t-th image of that way from counter 2³² e + 2¹⁶ (w + 1) + t. Each draw is without replacement, by
-Fisher and Yates: the t-th of n things is at place t + ⌊u (n − t)⌋, which is then swapped with place t. The classes are
-in the order of their labels and the images of a class in the order of the dataset.
+How an episode is drawn is part of the definition of a result, so it is defined here and depends on
+no library's generator. For a seed, the random number of a counter c is SplitMix64's finaliser of
+mix(seed) + c · 0x9E3779B97F4A7C15 (all modulo 2⁶⁴), of which the upper 53 bits make a fraction u in
+[0, 1). Episode e draws its way w from counter 2³² e + w, and the t-th image of that way from
+counter 2³² e + 2¹⁶ (w + 1) + t. Each draw is without replacement, by Fisher and Yates: the t-th of
+n things is at place t + ⌊u (n − t)⌋, which is then swapped with place t. The classes are in the
+order of their labels and the images of a class in the order of the dataset.
 
-Queries are drawn before support. So episodes of the same seed that differ only in their shots have the same queries,
-and the support images of fewer shots are the first of those of more.
+Queries are drawn before support. So episodes of the same seed that differ only in their shots have
+the same queries, and the support images of fewer shots are the first of those of more.
 """
 
 import hashlib
@@ -40,12 +41,14 @@ class EvaluationSpec:
     Attributes:
         n_way, n_shot, n_query: classes per episode, and support and query images per class.
         n_episodes, seed: the number of the episodes, and their seed.
-        classifier: a name in `CLASSIFIERS`, a `Classifier`, or a function of support and query features.
+        classifier: a name in `CLASSIFIERS`, a `Classifier`, or a function of support and query
+            features.
         centred: whether to subtract the training set's mean feature; by default, if it is known.
         normalise: whether to divide each feature by its length.
-        small_classes: "raise" refuses classes with too few images; "leave out" skips them; a number skips those with
-            fewer images than that.
-        inductive: for a function of features, whether it looks at each query alone; the result says so.
+        small_classes: "raise" refuses classes with too few images; "leave out" skips them; a number
+            skips those with fewer images than that.
+        inductive: for a function of features, whether it looks at each query alone; the result says
+            so.
     """
 
     n_way: int = 5
@@ -63,7 +66,9 @@ class EvaluationSpec:
         convert_numpy_fields(self)
         _ = self.shape  # checks the numbers
         if not is_integer(self.n_episodes) or not 1 <= self.n_episodes < 2**31:
-            raise InputError(f"n_episodes must be a whole number from 1 to 2³¹ − 1 (got {self.n_episodes!r}).")
+            raise InputError(
+                f"n_episodes must be a whole number from 1 to 2³¹ − 1 (got {self.n_episodes!r})."
+            )
         if not is_integer(self.seed) or not 0 <= self.seed < 2**64:
             raise InputError(f"seed must be a whole number from 0 to 2⁶⁴ − 1 (got {self.seed!r}).")
 
@@ -105,10 +110,19 @@ class Episodes:
 
     def __post_init__(self) -> None:
         images = self.images
-        if images.ndim != 3 or images.is_floating_point() or len(images) == 0 or int(images.min()) < 0:
+        if (
+            images.ndim != 3
+            or images.is_floating_point()
+            or len(images) == 0
+            or int(images.min()) < 0
+        ):
             came = f"{images.dtype} {tuple(images.shape)}"
-            raise InputError(f"images must be indices from 0 on, of shape (episode, way, query + shot) (got {came}).")
-        object.__setattr__(self, "images", images.to(torch.int64, copy=True))  # the caller may change theirs
+            raise InputError(
+                f"images must be indices from 0 on, of shape (episode, way, query + shot) (got {came})."
+            )
+        object.__setattr__(
+            self, "images", images.to(torch.int64, copy=True)
+        )  # the caller may change theirs
         _ = self.shape  # checks the numbers
         in_order = images.flatten(1).sort(1).values
         repeated = (in_order[:, 1:] == in_order[:, :-1]).nonzero()
@@ -149,7 +163,8 @@ class Episodes:
 def digest_of(batches: Iterable[Tensor], n_query: int) -> str:
     """Return a hash of the queries of episodes, given in batches (episode, way, query + shot).
 
-    It does not depend on the number of shots, nor on whether episodes were drawn, given or read from a file.
+    It does not depend on the number of shots, nor on whether episodes were drawn, given or read
+    from a file.
     """
     content = hashlib.sha256()
     for drawn in batches:
@@ -163,7 +178,8 @@ def digest_of(batches: Iterable[Tensor], n_query: int) -> str:
 class ContentGuard:
     """Refuses episodes in which a query is the same image as a support image, which would give the answer away.
 
-    `content` (image,) has a number for each image, equal for images that are the same pixel by pixel.
+    `content` (image,) has a number for each image, equal for images that are the same pixel by
+    pixel.
     """
 
     def __init__(self, content: Tensor) -> None:
@@ -173,8 +189,13 @@ class ContentGuard:
     def check(self, drawn: Tensor, n_query: int, first_episode: int = 0) -> None:
         """Check episodes (episode, way, query + shot), of which the first has the number `first_episode`."""
         drawn = drawn.cpu()
-        suspects = (self._is_repeated[drawn].flatten(1).sum(1) > 1).nonzero()[:, 0]  # with two repeated images or more
-        query, support = drawn[suspects, :, :n_query].flatten(1), drawn[suspects, :, n_query:].flatten(1)
+        suspects = (self._is_repeated[drawn].flatten(1).sum(1) > 1).nonzero()[
+            :, 0
+        ]  # with two repeated images or more
+        query, support = (
+            drawn[suspects, :, :n_query].flatten(1),
+            drawn[suspects, :, n_query:].flatten(1),
+        )
         clashes = (self._group[support][:, :, None] == self._group[query][:, None]).nonzero()
         if len(clashes):
             episode, shot, question = clashes[0].tolist()
@@ -194,12 +215,18 @@ def check_distinct_content(episodes: Episodes, content: Tensor) -> None:
 class EpisodeSource:
     """Episodes of `labels` (image,) that are drawn when they are needed, the same ones each time."""
 
-    def __init__(self, labels: Tensor, spec: EvaluationSpec, class_names: Sequence[str] | None = None) -> None:
+    def __init__(
+        self, labels: Tensor, spec: EvaluationSpec, class_names: Sequence[str] | None = None
+    ) -> None:
         shape = spec.shape
         by_class = ImagesByClass(labels, class_names)
         n_classes = len(by_class.classes)
         if spec.small_classes != "raise":
-            least = shape.images_per_class if spec.small_classes == "leave out" else int(spec.small_classes)
+            least = (
+                shape.images_per_class
+                if spec.small_classes == "leave out"
+                else int(spec.small_classes)
+            )
             by_class = by_class.without_small_classes(least)
         by_class.check(shape, "small_classes")
         self.shape, self.seed, self._n_episodes = shape, spec.seed, spec.n_episodes
@@ -215,7 +242,9 @@ class EpisodeSource:
         n_way, n_images = self.shape.n_way, self.shape.images_per_class
         episodes = np.arange(start, stop, dtype=np.uint64) << np.uint64(32)  # (episode,)
         way_counters = np.arange(n_way, dtype=np.uint64)[:, None] + episodes  # (way, episode)
-        classes = _draw_in_turn(_fractions(self.seed, way_counters), np.full(stop - start, len(self._sizes)))
+        classes = _draw_in_turn(
+            _fractions(self.seed, way_counters), np.full(stop - start, len(self._sizes))
+        )
         image_counters = (
             episodes  # (image, way, episode)
             + (np.arange(1, n_way + 1, dtype=np.uint64)[:, None] << np.uint64(16))
@@ -237,8 +266,9 @@ def sample_episodes(
 ) -> Episodes:
     """Draw the episodes of an evaluation (Section 3.1), all at once, as indices of images.
 
-    The same labels and seed give the same episodes on any machine. Settings are given as `spec` or as its fields:
-    n_way=5, n_shot=5, n_query=15, n_episodes=10_000, seed=0, small_classes="raise". `class_names` are for messages.
+    The same labels and seed give the same episodes on any machine. Settings are given as `spec` or
+    as its fields: n_way=5, n_shot=5, n_query=15, n_episodes=10_000, seed=0, small_classes="raise".
+    `class_names` are for messages.
 
     >>> labels = torch.arange(10).repeat_interleave(30)
     >>> episodes = sample_episodes(labels, n_shot=1, n_episodes=100)
@@ -246,18 +276,28 @@ def sample_episodes(
     (torch.Size([100, 5, 1]), torch.Size([100, 5, 15]))
     """
     spec = replace(spec or EvaluationSpec(), **settings)
-    return Episodes(EpisodeSource(labels, spec, class_names).draw(0, spec.n_episodes), spec.n_query, spec.seed)
+    return Episodes(
+        EpisodeSource(labels, spec, class_names).draw(0, spec.n_episodes), spec.n_query, spec.seed
+    )
 
 
 def write_episodes(episodes: Episodes, path: str | Path, *, fingerprint: str) -> None:
     """Write episodes to a small safetensors file, so that other code can be measured on the same tasks.
 
-    The file has two int32 tensors, `support` (episode, way, shot) and `query` (episode, way, query), of indices into
-    the dataset's images; and the metadata `format` ("nearshot-episodes"), `version` ("1") and `fingerprint`, that of
-    the dataset split that the indices refer to.
+    The file has two int32 tensors, `support` (episode, way, shot) and `query` (episode, way,
+    query), of indices into the dataset's images; and the metadata `format` ("nearshot-episodes"),
+    `version` ("1") and `fingerprint`, that of the dataset split that the indices refer to.
     """
-    tensors = {"support": episodes.support.int().contiguous(), "query": episodes.query.int().contiguous()}
-    metadata = {"format": FORMAT, "version": VERSION, "fingerprint": fingerprint, "seed": json.dumps(episodes.seed)}
+    tensors = {
+        "support": episodes.support.int().contiguous(),
+        "query": episodes.query.int().contiguous(),
+    }
+    metadata = {
+        "format": FORMAT,
+        "version": VERSION,
+        "fingerprint": fingerprint,
+        "seed": json.dumps(episodes.seed),
+    }
     write_tensors(path, tensors, metadata)
 
 
@@ -267,12 +307,20 @@ def read_episodes(path: str | Path, *, labels: Tensor, fingerprint: str) -> Epis
     They are checked against the `labels` (image,) and the fingerprint of the dataset split.
     """
     metadata, tensors = read_tensors(path)
-    if metadata.get("format") != FORMAT or metadata.get("version") != VERSION or tensors.keys() != {"support", "query"}:
+    if (
+        metadata.get("format") != FORMAT
+        or metadata.get("version") != VERSION
+        or tensors.keys() != {"support", "query"}
+    ):
         raise FileFormatError(f"{path} is not an episodes file of format version {VERSION}.")
     if (own := metadata.get("fingerprint")) != fingerprint:
-        raise FileFormatError(f"{path} has episodes of the dataset with fingerprint {own!r}, not {fingerprint!r}.")
+        raise FileFormatError(
+            f"{path} has episodes of the dataset with fingerprint {own!r}, not {fingerprint!r}."
+        )
     support, query, seed = tensors["support"], tensors["query"], metadata.get("seed", "")
-    episodes = Episodes(torch.cat([query, support], dim=2), query.shape[2], int(seed) if seed.isdecimal() else None)
+    episodes = Episodes(
+        torch.cat([query, support], dim=2), query.shape[2], int(seed) if seed.isdecimal() else None
+    )
     check_classes(episodes, labels)
     return episodes
 
@@ -281,7 +329,9 @@ def check_classes(episodes: Episodes, labels: Tensor) -> None:
     """Refuse episodes with images that the dataset does not have, or ways that are not one class each."""
     last = int(episodes.images.max())
     if last >= len(labels):
-        raise InputError(f"episodes refer to image {last}, and the dataset has {len(labels)} images.")
+        raise InputError(
+            f"episodes refer to image {last}, and the dataset has {len(labels)} images."
+        )
     classes = labels.cpu()[episodes.images.cpu()]  # (episode, way, image)
     mixed = (classes != classes[:, :, :1]).any(2).any(1).nonzero()
     if len(mixed):
@@ -305,11 +355,14 @@ def _fractions(seed: int, counters: npt.NDArray[np.uint64]) -> npt.NDArray[np.fl
     return bits.astype(np.float64) * 2.0**-53
 
 
-def _draw_in_turn(fractions: npt.NDArray[np.float64], upper: npt.NDArray[np.int64]) -> npt.NDArray[np.int32]:
+def _draw_in_turn(
+    fractions: npt.NDArray[np.float64], upper: npt.NDArray[np.int64]
+) -> npt.NDArray[np.int32]:
     """Draw without replacement from range(upper) in each column: (draw, column), by Fisher and Yates."""
     n_draws, n_columns = fractions.shape
     drawn = np.empty((n_draws, n_columns), dtype=np.int32)
-    # Instead of shuffling a list for every column, remember the swaps: place `places[s]` holds `held[s]`.
+    # Instead of shuffling a list for every column, remember the swaps: place `places[s]` holds
+    # `held[s]`.
     places, held = np.empty_like(drawn), np.empty_like(drawn)
     for t in range(n_draws):
         places[t] = t + (fractions[t] * (upper - t)).astype(np.int32)

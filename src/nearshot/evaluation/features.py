@@ -30,9 +30,10 @@ class FeatureSet:
         class_names: the names of the labels 0, 1, …; empty if unknown.
         split: the name of the split, such as "val" or "test", if known.
         fingerprint: the fingerprint of the dataset split, if known.
-        content: (image,) a number for each image's pixels, equal for equal images, such as a store's. If given, a query
-            that is the same image as a support image is refused.
-        training_classes: the names of the classes that were trained on; evaluating one of them is refused.
+        content: (image,) a number for each image's pixels, equal for equal images, such as a
+            store's. If given, a query that is the same image as a support image is refused.
+        training_classes: the names of the classes that were trained on; evaluating one of them is
+            refused.
     """
 
     features: Tensor
@@ -55,12 +56,13 @@ def embed(
     """Embed images in batches, without gradients: (image, dim).
 
     Args:
-        network: a network in evaluation mode, or any function of a batch of images. `backbone.multi_layer` gives the
-            multi-layer features of Appendix G.
-        images: (image, 3, height, width), or batches of them. For a loader that also gives labels, write
-            `(batch[0] for batch in loader)`.
+        network: a network in evaluation mode, or any function of a batch of images.
+            `backbone.multi_layer` gives the multi-layer features of Appendix G.
+        images: (image, 3, height, width), or batches of them. For a loader that also gives labels,
+            write `(batch[0] for batch in loader)`.
         batch_size: how many images to embed at once, if `images` is one tensor.
-        device: where to embed; by default where the images are. The features are returned to where the images are.
+        device: where to embed; by default where the images are. The features are returned to where
+            the images are.
     """
     check_evaluation_mode(network)
     features = []
@@ -100,13 +102,16 @@ def check_unseen_classes(training_classes: Iterable[str], evaluated_classes: Ite
     seen = sorted(set(training_classes) & set(evaluated_classes))
     if seen:
         n_seen = counted(len(seen), "evaluated class was", "evaluated classes were")
-        raise LeakError(f"{n_seen} trained on: {format_list(seen)}. Few-shot accuracy needs unseen classes.")
+        raise LeakError(
+            f"{n_seen} trained on: {format_list(seen)}. Few-shot accuracy needs unseen classes."
+        )
 
 
 def power_transform(features: Tensor, power: float) -> Tensor:
     """Raise each number to a power, and keep its sign: with 0.5, features of many images are less skewed (Hu et al.).
 
-    Centre transformed features with the mean of transformed training features, not with the transformed mean.
+    Centre transformed features with the mean of transformed training features, not with the
+    transformed mean.
 
     >>> power_transform(torch.tensor([[4.0, -9.0, 0.0]]), 0.5)
     tensor([[ 2., -3.,  0.]])
@@ -114,10 +119,13 @@ def power_transform(features: Tensor, power: float) -> Tensor:
     return features if power == 1 else features.sign() * features.abs().pow(power)
 
 
-def prepare_features(features: Tensor, *, centre: Tensor | None = None, normalise: bool = True) -> Tensor:
+def prepare_features(
+    features: Tensor, *, centre: Tensor | None = None, normalise: bool = True
+) -> Tensor:
     """Subtract the training set's mean feature and divide by the length (Section 3.1), each if requested.
 
-    Features (image, dim) are of any floating type; half precision is converted to float32. The centre is (dim,).
+    Features (image, dim) are of any floating type; half precision is converted to float32. The
+    centre is (dim,).
 
     >>> prepare_features(torch.tensor([[4.0, 4.0]]), centre=torch.tensor([1.0, 0.0]))
     tensor([[0.6000, 0.8000]])
@@ -129,12 +137,16 @@ def prepare_features(features: Tensor, *, centre: Tensor | None = None, normalis
     features = full_precision(features)
     if centre is not None:
         if centre.shape != features.shape[1:]:
-            raise InputError(f"centre must have shape ({features.shape[1]},), not {tuple(centre.shape)}.")
+            raise InputError(
+                f"centre must have shape ({features.shape[1]},), not {tuple(centre.shape)}."
+            )
         features = features - centre.to(features)
     if not features.sum().isfinite():  # the sum is fast, but may overflow
         bad_rows = (~features.isfinite()).any(1).nonzero()
         if len(bad_rows):
-            raise InputError(f"features and centre must be finite; image {int(bad_rows[0])} has NaN or infinity.")
+            raise InputError(
+                f"features and centre must be finite; image {int(bad_rows[0])} has NaN or infinity."
+            )
     if not normalise:
         return features
     lengths: Tensor = features.norm(dim=1, keepdim=True)
@@ -153,7 +165,11 @@ def prepare_features(features: Tensor, *, centre: Tensor | None = None, normalis
 def save_features(features: FeatureSet, path: str | Path) -> None:
     """Write features to a safetensors file, atomically."""
     tensors = {name: getattr(features, name) for name in NAMES} | {"labels": features.labels.long()}
-    metadata = {"format": FORMAT, "version": VERSION, "class_names": json.dumps(features.class_names)}
+    metadata = {
+        "format": FORMAT,
+        "version": VERSION,
+        "class_names": json.dumps(features.class_names),
+    }
     metadata |= {"split": features.split or "", "fingerprint": features.fingerprint or ""}
     given = {name: t.detach().cpu().contiguous() for name, t in tensors.items() if t is not None}
     write_tensors(path, given, metadata)
@@ -162,8 +178,8 @@ def save_features(features: FeatureSet, path: str | Path) -> None:
 def load_features(path: str | Path) -> FeatureSet:
     """Read features that `save_features` wrote, or a NumPy `.npz` file of another program.
 
-    Either has arrays `features` (image, dim) and `labels` (image,), and may have `centre` (dim,). Nothing in the file
-    is executed.
+    Either has arrays `features` (image, dim) and `labels` (image,), and may have `centre` (dim,).
+    Nothing in the file is executed.
     """
     with Path(path).open("rb") as opened:
         is_archive = opened.read(2) == b"PK"  # as every `.npz` file
@@ -172,7 +188,9 @@ def load_features(path: str | Path) -> FeatureSet:
         raise FileFormatError(f"{path} is not a features file of format version {VERSION}.")
     features, labels, centre = (tensors.get(name) for name in ("features", "labels", "centre"))
     if features is None or labels is None:
-        raise FileFormatError(f"{path} must have the arrays 'features' and 'labels' (got {sorted(tensors)}).")
+        raise FileFormatError(
+            f"{path} must have the arrays 'features' and 'labels' (got {sorted(tensors)})."
+        )
     right = features.ndim == 2 and labels.shape == features.shape[:1]
     right &= centre is None or centre.shape == features.shape[1:]
     if not right or not features.is_floating_point() or labels.is_floating_point():
@@ -200,5 +218,9 @@ def _read_npz(path: Path) -> tuple[dict[str, str], dict[str, Tensor]]:
         raise FileFormatError(f"{path} is not a features file, or is damaged: {error}.") from error
     for name, array in found.items():
         if array.dtype.kind not in "biuf":
-            raise FileFormatError(f"{path} has {name} of type {array.dtype}, not numbers. Number the classes from 0.")
-    return {"format": FORMAT, "version": VERSION}, {name: torch.from_numpy(array) for name, array in found.items()}
+            raise FileFormatError(
+                f"{path} has {name} of type {array.dtype}, not numbers. Number the classes from 0."
+            )
+    return {"format": FORMAT, "version": VERSION}, {
+        name: torch.from_numpy(array) for name, array in found.items()
+    }

@@ -1,10 +1,12 @@
 """Fast similarities of many episodes, and the scores that the built-in classifiers compute from them.
 
-A similarity here is 2qs − ‖s‖² = ‖q‖² − ‖q − s‖². Reading the features of an episode is most of the work. So they are
-gathered a few episodes at a time, into a buffer that stays in a core's cache, and all products are computed there.
+A similarity here is 2qs − ‖s‖² = ‖q‖² − ‖q − s‖². Reading the features of an episode is most of the
+work. So they are gathered a few episodes at a time, into a buffer that stays in a core's cache, and
+all products are computed there.
 
-On a CPU, NumPy gathers and multiplies: it uses one thread, so that each thread can do its own episodes, and its product
-of few points with many queries is twice as fast as torch's. Elsewhere torch does, for all episodes at once.
+On a CPU, NumPy gathers and multiplies: it uses one thread, so that each thread can do its own
+episodes, and its product of few points with many queries is twice as fast as torch's. Elsewhere
+torch does, for all episodes at once.
 """
 
 from collections.abc import Callable, Sequence
@@ -28,7 +30,13 @@ class Similarities(NamedTuple):
 
 
 def episode_similarities(
-    features: Tensor, lengths: Tensor, rows: Tensor, shape: EpisodeShape, shots_of_means: Sequence[int], *, images: bool
+    features: Tensor,
+    lengths: Tensor,
+    rows: Tensor,
+    shape: EpisodeShape,
+    shots_of_means: Sequence[int],
+    *,
+    images: bool,
 ) -> Similarities:
     """Return the similarities of some episodes.
 
@@ -43,12 +51,16 @@ def episode_similarities(
     n_queries = shape.n_way * shape.n_query
     to_images = features.new_empty(len(rows), shape.n_way, shape.n_shot, n_queries if images else 0)
     to_means = {n: features.new_empty(len(rows), shape.n_way, n_queries) for n in shots_of_means}
-    squares = {n: features.new_empty(len(rows), shape.n_way) for n in shots_of_means}  # of the sums over shots
+    squares = {
+        n: features.new_empty(len(rows), shape.n_way) for n in shots_of_means
+    }  # of the sums over shots
     multiply = multiply_in_cache if rows.device.type == "cpu" else multiply_at_once
     multiply(features, rows, to_images, to_means, squares)
     for n, products in to_means.items():
         if images:
-            torch.sum(to_images[:, :, :n], 2, out=products)  # the product of a sum is the sum of the products
+            torch.sum(
+                to_images[:, :, :n], 2, out=products
+            )  # the product of a sum is the sum of the products
         products.mul_(2 / n).sub_(squares[n][:, :, None].div_(n**2))
     support_lengths = lengths[rows[:, n_queries:]].view(*to_images.shape[:3], 1)
     return Similarities(to_images.mul_(2).sub_(support_lengths), to_means)
@@ -57,10 +69,13 @@ def episode_similarities(
 Products = dict[int, Tensor]  # by the number of shots of a sum
 
 
-def multiply_in_cache(features: Tensor, rows: Tensor, to_images: Tensor, to_sums: Products, squares: Products) -> None:
+def multiply_in_cache(
+    features: Tensor, rows: Tensor, to_images: Tensor, to_sums: Products, squares: Products
+) -> None:
     """Write the products of queries with support images, or else with their sums over shots, and the sums' squares.
 
-    A few episodes at a time, all in NumPy: torch's calls may wait for the interpreter, which threads share.
+    A few episodes at a time, all in NumPy: torch's calls may wait for the interpreter, which
+    threads share.
     """
     _, n_way, n_shot, n_of_images = to_images.shape
     n_queries, dim = rows.shape[1] - n_way * n_shot, features.shape[1]
@@ -73,7 +88,9 @@ def multiply_in_cache(features: Tensor, rows: Tensor, to_images: Tensor, to_sums
         some = all_rows[start : start + at_once]
         n_some, here = len(some), slice(start, start + len(some))
         # Rows are in range: "clip" spares NumPy the checks, and a copy that it would make for them.
-        taken = source.take(some.ravel(), axis=0, out=gathered[: some.size], mode="clip").reshape(*some.shape, dim)
+        taken = source.take(some.ravel(), axis=0, out=gathered[: some.size], mode="clip").reshape(
+            *some.shape, dim
+        )
         query = taken[:, :n_queries].swapaxes(1, 2)  # (episode, dim, query)
         support = taken[:, n_queries:].reshape(n_some, n_way, n_shot, dim)
         if n_of_images:
@@ -85,7 +102,9 @@ def multiply_in_cache(features: Tensor, rows: Tensor, to_images: Tensor, to_sums
                 np.matmul(sums[:n_some], query, out=by_sum[here])
 
 
-def multiply_at_once(features: Tensor, rows: Tensor, to_images: Tensor, to_sums: Products, squares: Products) -> None:
+def multiply_at_once(
+    features: Tensor, rows: Tensor, to_images: Tensor, to_sums: Products, squares: Products
+) -> None:
     """Write what `multiply_in_cache` does, for all episodes at once."""
     _, n_way, n_shot, n_of_images = to_images.shape
     gathered = features[rows]  # (episode, image, dim)
@@ -99,8 +118,8 @@ def multiply_at_once(features: Tensor, rows: Tensor, to_images: Tensor, to_sums:
             torch.bmm(sums, query, out=by_sum)
 
 
-# The scores of a fast path, (episode, way, query), and (episode, query) the smallest difference between similarities
-# that decided before the scores did, if any.
+# The scores of a fast path, (episode, way, query), and (episode, query) the smallest difference
+# between similarities that decided before the scores did, if any.
 Scores = tuple[Tensor, Tensor | None]
 
 
@@ -136,7 +155,8 @@ def _largest(values: Tensor, k: int) -> tuple[Tensor, Tensor]:
     return ordered[:, :, n_points - k], ordered[:, :, n_points - k - 1]
 
 
-# Faster equivalents of the built-in definitions. Any other classifier is computed by its own definition.
+# Faster equivalents of the built-in definitions. Any other classifier is computed by its own
+# definition.
 FAST: dict[Classifier, Callable[[Similarities, int], Scores]] = {
     CENTROID: _centroid_scores,
     SOFT: _soft_scores,

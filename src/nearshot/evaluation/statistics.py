@@ -29,10 +29,12 @@ class Protocol:
         seed: the seed of the episodes; None if other code drew them.
         episodes: a hash of the query images of every episode.
         classifier: the classifier's name.
-        centred, normalised: whether the training set's mean feature was subtracted, and features were divided by their
-            length; None if other code computed the features.
-        adapted: how the network or the features were adapted to each support set; None if they were not.
-        inductive: whether each query was classified on its own, without looking at the other queries.
+        centred, normalised: whether the training set's mean feature was subtracted, and features
+            were divided by their length; None if other code computed the features.
+        adapted: how the network or the features were adapted to each support set; None if they were
+            not.
+        inductive: whether each query was classified on its own, without looking at the other
+            queries.
         split: the name of the split, such as "val" or "test".
         fingerprint: the fingerprint of the dataset split.
         classes_left_out: how many classes were skipped for having too few images.
@@ -57,7 +59,11 @@ class Protocol:
         convert_numpy_fields(self)
 
     def __str__(self) -> str:
-        treated = [word for word, done in (("centred", self.centred), ("normalised", self.normalised)) if done]
+        treated = [
+            word
+            for word, done in (("centred", self.centred), ("normalised", self.normalised))
+            if done
+        ]
         features = " and ".join(treated) or ("raw" if self.centred is not None else "")
         skipped = counted(self.classes_left_out, "class", "classes")
         parts = (
@@ -83,7 +89,12 @@ class Accuracy:
     @classmethod
     def of_counts(cls, n_correct: Tensor, protocol: Protocol) -> Self:
         """Return the accuracy for the number of correct answers in each episode, (episode,) whole numbers."""
-        in_percent = n_correct.cpu().to(torch.float64, copy=True).mul_(100).div_(protocol.n_way * protocol.n_query)
+        in_percent = (
+            n_correct.cpu()
+            .to(torch.float64, copy=True)
+            .mul_(100)
+            .div_(protocol.n_way * protocol.n_query)
+        )
         return cls(in_percent, protocol)
 
     @property
@@ -130,12 +141,12 @@ class PooledAccuracy:
 
     Attributes:
         mean: the mean over all seeds' episodes.
-        interval95: half the 95 % interval over episodes, of the mean of these models. If the models answered the same
-            episodes, an episode counts once, with the mean of their accuracies.
-        paper95: the paper's interval, 1.96 σ / √N over all seeds' episodes, as if they were independent. For models on
-            the same episodes it is too small.
-        between_seeds95: half the 95 % interval of the mean over seeds (Student's t), which covers the seed variance.
-            NaN for a single seed.
+        interval95: half the 95 % interval over episodes, of the mean of these models. If the models
+            answered the same episodes, an episode counts once, with the mean of their accuracies.
+        paper95: the paper's interval, 1.96 σ / √N over all seeds' episodes, as if they were
+            independent. For models on the same episodes it is too small.
+        between_seeds95: half the 95 % interval of the mean over seeds (Student's t), which covers
+            the seed variance. NaN for a single seed.
         per_seed: the mean of each seed.
         protocol: how each was measured.
     """
@@ -154,7 +165,8 @@ class PooledAccuracy:
     def about_seeds(self, n_asked: int | None = None) -> str:
         """Return the seed variance, and the number of seeds if `n_asked` is another; empty for one of one seed.
 
-        Of two seeds, both means are shown: their interval is thirteen times as wide as their difference.
+        Of two seeds, both means are shown: their interval is thirteen times as wide as their
+            difference.
         """
         n_seeds = len(self.per_seed)
         complete = n_asked in (None, n_seeds)
@@ -171,8 +183,10 @@ class Comparison:
 
     Attributes:
         difference: the mean paired difference; positive if the first is better.
-        interval95: half its 95 % interval over episodes, far smaller than the intervals of the two accuracies.
-        wins, ties, losses: the shares of episodes in which the first is strictly better, equal and worse.
+        interval95: half its 95 % interval over episodes, far smaller than the intervals of the two
+            accuracies.
+        wins, ties, losses: the shares of episodes in which the first is strictly better, equal and
+            worse.
     """
 
     difference: float
@@ -193,21 +207,29 @@ def pool_seeds(accuracies: Sequence[Accuracy]) -> PooledAccuracy:
 
     The models must have been measured on the same episodes, or each on episodes of its own.
     """
-    _check_same_protocol([accuracy.protocol for accuracy in accuracies], "pooled", episodes="", seed=None)
+    _check_same_protocol(
+        [accuracy.protocol for accuracy in accuracies], "pooled", episodes="", seed=None
+    )
     means = torch.tensor([accuracy.mean for accuracy in accuracies], dtype=torch.float64)
     together = torch.cat([accuracy.per_episode.double() for accuracy in accuracies])
     n_seeds = len(means)
     n_different = len({accuracy.protocol.episodes for accuracy in accuracies})
     if n_different not in (1, n_seeds):
-        raise InputError(f"{n_seeds} models must have the same episodes, or each its own (got {n_different} sets).")
+        raise InputError(
+            f"{n_seeds} models must have the same episodes, or each its own (got {n_different} sets)."
+        )
     independent = together if n_different == n_seeds else together.view(n_seeds, -1).mean(0)
     between = math.nan
     if n_seeds > 1:
         import scipy.stats  # noqa: PLC0415 (takes most of a second)
 
-        between = float(scipy.stats.t.ppf(0.975, n_seeds - 1)) * float(means.std()) / math.sqrt(n_seeds)
+        between = (
+            float(scipy.stats.t.ppf(0.975, n_seeds - 1)) * float(means.std()) / math.sqrt(n_seeds)
+        )
     intervals = (interval(independent), interval(together), between)
-    return PooledAccuracy(float(together.mean()), *intervals, tuple(means.tolist()), accuracies[0].protocol)
+    return PooledAccuracy(
+        float(together.mean()), *intervals, tuple(means.tolist()), accuracies[0].protocol
+    )
 
 
 def compare(first: Accuracy, second: Accuracy) -> Comparison:
@@ -220,29 +242,41 @@ def compare(first: Accuracy, second: Accuracy) -> Comparison:
                 f"({first.protocol}) and ({second.protocol}). Use the same split, shape, number and seed."
             )
     differences = first.per_episode.double() - second.per_episode.double()
-    shares = [100 * float(where.double().mean()) for where in (differences > 0, differences == 0, differences < 0)]
+    shares = [
+        100 * float(where.double().mean())
+        for where in (differences > 0, differences == 0, differences < 0)
+    ]
     return Comparison(float(differences.mean()), interval(differences), *shares)
 
 
 def select_best(candidates: Mapping[Key, Accuracy]) -> Key:
     """Return the key of the highest mean accuracy; of equals, the first.
 
-    Accuracies are given by the names or epochs of models, with their split, as in `evaluate_features(…, split="val")`.
-    Accuracies on a test split are refused: a model that is selected by them has no honest test accuracy.
+    Accuracies are given by the names or epochs of models, with their split, as in
+    `evaluate_features(…, split="val")`. Accuracies on a test split are refused: a model that is
+    selected by them has no honest test accuracy.
     """
     for accuracy in candidates.values():
         split = accuracy.protocol.split
         if split is None:
-            raise InputError("split must be known to select a model, such as evaluate_features(…, split='val').")
+            raise InputError(
+                "split must be known to select a model, such as evaluate_features(…, split='val')."
+            )
         if split.lower() == "test":
-            raise LeakError("Models must not be selected on the test split. Use the validation split.")
+            raise LeakError(
+                "Models must not be selected on the test split. Use the validation split."
+            )
     _check_same_protocol([accuracy.protocol for accuracy in candidates.values()], "selected from")
     return max(candidates, key=lambda key: candidates[key].mean)
 
 
 def interval(values: Tensor) -> float:
     """Return half the width of the 95 % interval of a mean, 1.96 σ / √N; NaN for a single value."""
-    return math.nan if len(values) < 2 else NORMAL_95 * float(values.double().std()) / math.sqrt(len(values))
+    return (
+        math.nan
+        if len(values) < 2
+        else NORMAL_95 * float(values.double().std()) / math.sqrt(len(values))
+    )
 
 
 def with_interval(mean: float, half: float) -> str:
@@ -254,4 +288,6 @@ def _check_same_protocol(protocols: Sequence[Protocol], what: str, **but: Any) -
     first, *others = (replace(protocol, **but) for protocol in protocols)
     for other in others:
         if other != first:
-            raise InputError(f"Accuracies of different protocols cannot be {what} together: ({first}) and ({other}).")
+            raise InputError(
+                f"Accuracies of different protocols cannot be {what} together: ({first}) and ({other})."
+            )

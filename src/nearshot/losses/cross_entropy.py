@@ -16,7 +16,8 @@ from nearshot.losses.neighbours import check_fraction, check_temperature, checke
 def cross_entropy_loss(logits: Tensor, labels: Tensor, *, label_smoothing: float = 0.0) -> Tensor:
     """Return the mean cross-entropy of `logits` (image, class) against `labels` (image,) in range(class).
 
-    With `label_smoothing` s, the target is 1 − s for the label, plus s spread evenly over all classes.
+    With `label_smoothing` s, the target is 1 − s for the label, plus s spread evenly over all
+    classes.
 
     >>> cross_entropy_loss(torch.tensor([[9.0, 0.0], [0.0, 9.0]]), torch.tensor([0, 1])) < 1e-3
     tensor(True)
@@ -56,14 +57,18 @@ def mixed_loss(
     check_fraction(cross_entropy_weight, "cross_entropy_weight")
     if cross_entropy_weight == 1:
         return cross_entropy_loss(logits, labels, label_smoothing=label_smoothing)
-    nca = nca_loss(embeddings, labels, temperature=temperature, background=background, distance=distance)
+    nca = nca_loss(
+        embeddings, labels, temperature=temperature, background=background, distance=distance
+    )
     if cross_entropy_weight == 0:
         return nca
     cross_entropy = cross_entropy_loss(logits, labels, label_smoothing=label_smoothing)
     return cross_entropy_weight * cross_entropy + (1 - cross_entropy_weight) * nca
 
 
-def distillation_loss(logits: Tensor, teacher_logits: Tensor, *, temperature: float = 4.0) -> Tensor:
+def distillation_loss(
+    logits: Tensor, teacher_logits: Tensor, *, temperature: float = 4.0
+) -> Tensor:
     """Return T² · KL(softmax(teacher / T) ‖ softmax(student / T)), the mean over images.
 
     Args:
@@ -78,7 +83,8 @@ def distillation_loss(logits: Tensor, teacher_logits: Tensor, *, temperature: fl
     check_temperature(temperature)
     with torch.autocast(logits.device.type, enabled=False):
         student, teacher = (
-            (full_precision(one) / temperature).log_softmax(1) for one in (logits, teacher_logits.detach())
+            (full_precision(one) / temperature).log_softmax(1)
+            for one in (logits, teacher_logits.detach())
         )
         return temperature**2 * F.kl_div(student, teacher, reduction="batchmean", log_target=True)
 
@@ -93,7 +99,8 @@ def neighbour_distillation_loss(
 ) -> Tensor:
     """Return the `distillation_loss` of the neighbours that each image of a batch picks, as in NCA.
 
-    The logits are −d²/T of an image to all others, so the teacher's embeddings may have another dimension.
+    The logits are −d²/T of an image to all others, so the teacher's embeddings may have another
+    dimension.
 
     Args:
         embeddings: (image, dim), the student's, of at least two images.

@@ -7,7 +7,12 @@ from nearshot.distances import Distance, DistanceName, full_precision
 from nearshot.episode_shape import EpisodeShape
 from nearshot.errors import InputError
 from nearshot.losses.blocks import Roles
-from nearshot.losses.neighbours import checked_labels, loss_of_roles, neighbour_loss, values_can_be_read
+from nearshot.losses.neighbours import (
+    checked_labels,
+    loss_of_roles,
+    neighbour_loss,
+    values_can_be_read,
+)
 
 
 def prototypical_loss(
@@ -31,19 +36,28 @@ def prototypical_loss(
         background: 0 is the exact loss, 1e-10 the arithmetic of the published experiments.
         distance: "euclidean", "cosine", or a callable.
 
-    Grouping by label reads the labels, which makes an accelerator wait; `episode_loss` groups by position.
+    Grouping by label reads the labels, which makes an accelerator wait; `episode_loss` groups by
+    position.
 
     >>> support, query = torch.tensor([[0.0], [2.0], [9.0]]), torch.tensor([[1.0], [8.0]])
     >>> prototypical_loss(support, torch.tensor([0, 0, 1]), query, torch.tensor([0, 1])) < 1e-9
     tensor(True)
     """
     support_labels = checked_labels(support_labels, support, "support")
-    classes, class_of_image, class_sizes = support_labels.unique(return_inverse=True, return_counts=True)
+    classes, class_of_image, class_sizes = support_labels.unique(
+        return_inverse=True, return_counts=True
+    )
     sums = full_precision(support).new_zeros(len(classes), support.shape[1])
     sums = sums.index_add(0, class_of_image, full_precision(support))  # (class, dim)
     prototypes = sums / class_sizes[:, None]
     return matching_loss(
-        prototypes, classes, query, query_labels, temperature=temperature, background=background, distance=distance
+        prototypes,
+        classes,
+        query,
+        query_labels,
+        temperature=temperature,
+        background=background,
+        distance=distance,
     )
 
 
@@ -59,17 +73,26 @@ def matching_loss(
 ) -> Tensor:
     """Return the loss of Matching Networks (Section 2.2): a query picks among the support images themselves.
 
-    The arguments are those of `prototypical_loss`, and with one shot the two are equal. `distance="cosine"` is the
-    choice of Vinyals et al.; the paper finds the Euclidean distance better and uses it throughout.
+    The arguments are those of `prototypical_loss`, and with one shot the two are equal.
+    `distance="cosine"` is the choice of Vinyals et al.; the paper finds the Euclidean distance
+    better and uses it throughout.
     """
     support_labels = checked_labels(support_labels, support, "support")
     query_labels = checked_labels(query_labels, query, "query")
     if values_can_be_read(query_labels):
         strangers = query_labels[~torch.isin(query_labels, support_labels)]
         if len(strangers):
-            raise InputError(f"query_labels has the label {int(strangers[0])}, but no support image has it. Add one.")
+            raise InputError(
+                f"query_labels has the label {int(strangers[0])}, but no support image has it. Add one."
+            )
     return neighbour_loss(
-        query, query_labels, support, support_labels, temperature=temperature, background=background, distance=distance
+        query,
+        query_labels,
+        support,
+        support_labels,
+        temperature=temperature,
+        background=background,
+        distance=distance,
     )
 
 
@@ -86,15 +109,21 @@ def episode_loss(
 ) -> Tensor:
     """Return the loss of an episodic batch, for each of the paper's ablations (Section 3.4, Appendix B).
 
-    | prototypes | separate | is                                                              | row of Figure 4 |
+    | prototypes | separate | is                                                              | row
+    of Figure 4 |
     |------------|----------|-----------------------------------------------------------------|-----------------|
-    | True       | True     | Prototypical Networks                                           | 5 (4: one shot) |
-    | False      | True     | Matching Networks                                               | 6               |
-    | True       | False    | NCA on the queries and the prototypes together                  | 7               |
-    | False      | False    | NCA on the whole batch, which has a fixed composition           | 3               |
+    | True       | True     | Prototypical Networks                                           | 5
+    (4: one shot) |
+    | False      | True     | Matching Networks                                               | 6
+    |
+    | True       | False    | NCA on the queries and the prototypes together                  | 7
+    |
+    | False      | False    | NCA on the whole batch, which has a fixed composition           | 3
+    |
 
     Args:
-        embeddings: (image, dim), laid out as `EpisodeShape` says: support class by class, then query class by class.
+        embeddings: (image, dim), laid out as `EpisodeShape` says: support class by class, then
+            query class by class.
         labels: (image,) whole numbers in the same layout.
         shape: ways, shots and queries.
         prototypes: average the support images of each class.
@@ -111,7 +140,9 @@ def episode_loss(
     tensor(True)
     """
     labels = checked_labels(labels, embeddings)
-    roles = episode_roles(full_precision(embeddings), labels, shape, prototypes=prototypes, separate=separate)
+    roles = episode_roles(
+        full_precision(embeddings), labels, shape, prototypes=prototypes, separate=separate
+    )
     return loss_of_roles(roles, temperature, background, distance)
 
 

@@ -27,8 +27,8 @@ class PairCounts(NamedTuple):
 def count_pairs(shape: EpisodeShape, *, prototypes: bool, separate: bool) -> PairCounts:
     """Count the pairs that `episode_loss` uses with the same arguments (Table 1, Appendices A and E).
 
-    A pair of images counts once, whichever of them is the anchor. A prototype counts for the images that it averages,
-    and a distance between two prototypes counts once.
+    A pair of images counts once, whichever of them is the anchor. A prototype counts for the images
+    that it averages, and a distance between two prototypes counts once.
 
     >>> shape = EpisodeShape.from_batch(256, n_shot=5, images_per_class=8)
     >>> count_pairs(shape, prototypes=True, separate=True)  # Prototypical Networks
@@ -36,10 +36,13 @@ def count_pairs(shape: EpisodeShape, *, prototypes: bool, separate: bool) -> Pai
     >>> count_pairs(shape, prototypes=False, separate=False)  # NCA on the same batch
     PairCounts(positives=896, negatives=31744)
     """
-    # The embeddings are the rows of the identity: the non-zero entries of a prototype are the images that it averages.
+    # The embeddings are the rows of the identity: the non-zero entries of a prototype are the
+    # images that it averages.
     images = torch.eye(shape.batch_size)
     classes = torch.arange(shape.n_way)
-    labels = torch.cat([classes.repeat_interleave(shape.n_shot), classes.repeat_interleave(shape.n_query)])
+    labels = torch.cat(
+        [classes.repeat_interleave(shape.n_shot), classes.repeat_interleave(shape.n_query)]
+    )
     roles = episode_roles(images, labels, shape, prototypes=prototypes, separate=separate)
 
     anchor_images = (roles.anchors > 0).sum(1)  # (anchor,)
@@ -47,7 +50,9 @@ def count_pairs(shape: EpisodeShape, *, prototypes: bool, separate: bool) -> Pai
     counts_for = anchor_images[:, None] * candidate_images  # (anchor, candidate)
     counts_for[(anchor_images > 1)[:, None] & (candidate_images > 1)] = 1
     times_met = 2 if roles.same_set else 1  # in one set, each pair occurs from both ends
-    positive, negative = pair_masks(roles.anchor_labels, roles.candidate_labels, same_set=roles.same_set)
+    positive, negative = pair_masks(
+        roles.anchor_labels, roles.candidate_labels, same_set=roles.same_set
+    )
     return PairCounts(
         positives=int(counts_for[positive].sum()) // times_met,
         negatives=int(counts_for[negative].sum()) // times_met,
@@ -70,8 +75,9 @@ class ExpectedPairs(NamedTuple):
 def expected_pairs(class_sizes: Sequence[int], batch_size: int) -> ExpectedPairs:
     """Return the expected number of pairs that `nca_loss` has in a shuffled batch, over all possible batches.
 
-    Of N images, two of a batch are both of a class of n with probability n(n−1) / N(N−1). An image of that class is
-    alone with probability C(N−n, b−1) / C(N−1, b−1): all others of the batch are of other classes.
+    Of N images, two of a batch are both of a class of n with probability n(n−1) / N(N−1). An image
+    of that class is alone with probability C(N−n, b−1) / C(N−1, b−1): all others of the batch are
+    of other classes.
 
     >>> expected_pairs([600] * 64, batch_size=128).positives  # a balanced batch, two images of each class, has 64
     126.79...
@@ -82,6 +88,8 @@ def expected_pairs(class_sizes: Sequence[int], batch_size: int) -> ExpectedPairs
         n_own = n_classes * size
         positives += n_pairs * n_own * (size - 1) / (n_images * max(n_images - 1, 1))
         # Integers of a thousand digits and more, whose ratio Python rounds correctly.
-        is_alone = math.comb(n_images - size, batch_size - 1) / math.comb(n_images - 1, batch_size - 1)
+        is_alone = math.comb(n_images - size, batch_size - 1) / math.comb(
+            n_images - 1, batch_size - 1
+        )
         alone += batch_size * n_own / n_images * is_alone
     return ExpectedPairs(positives, n_pairs - positives, alone)

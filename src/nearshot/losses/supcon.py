@@ -11,7 +11,8 @@ from nearshot.errors import InputError
 from nearshot.losses.blocks import NOTHING
 from nearshot.losses.neighbours import check_temperature, checked_labels, pair_masks
 
-# The published code clamps every cosine and every denominator to at least this, which also stops their gradient.
+# The published code clamps every cosine and every denominator to at least this, which also stops
+# their gradient.
 SMALLEST_PUBLISHED = 1e-10
 
 
@@ -28,14 +29,15 @@ def supervised_contrastive_loss(
 
         −1/|P(i)| Σ_{p ∈ P(i)} log ( exp(s_ip/T) / Σ_{a ≠ i} exp(s_ia/T) )
 
-    "published" is what the experiments of Appendix C ran: negative cosines clamped to zero, only negatives in the
-    denominator, and no division by the number of positives |P(i)|. An anchor without a positive adds nothing and
-    counts in the mean.
+    "published" is what the experiments of Appendix C ran: negative cosines clamped to zero, only
+    negatives in the denominator, and no division by the number of positives |P(i)|. An anchor
+    without a positive adds nothing and counts in the mean.
 
     Args:
         embeddings: (image, dim), of any length; they are normalised here.
         labels: (image,) whole numbers.
-        temperature: T, a number or a scalar tensor. Khosla et al. use 0.1, the published experiments 1.
+        temperature: T, a number or a scalar tensor. Khosla et al. use 0.1, the published
+            experiments 1.
         variant: one of the two.
 
     >>> embeddings = torch.tensor([[1.0, 0.0], [1.0, 0.1], [0.0, 1.0], [0.1, 1.0]])

@@ -2,7 +2,13 @@
 
 from nearshot.models.backbone import IMAGENET, Backbone, BackboneSpec, Normalisation
 from nearshot.models.layers import LinearHead, ProjectionHead
-from nearshot.models.weights import BACKBONES, build_backbone, load_backbone, read_notes, save_backbone
+from nearshot.models.weights import (
+    BACKBONES,
+    build_backbone,
+    load_backbone,
+    read_notes,
+    save_backbone,
+)
 
 __all__ = [
     "BACKBONES",

@@ -28,8 +28,9 @@ Interpolation = Literal["bilinear", "bicubic"]
 class BackboneSpec:
     """What the use of a backbone needs: its name for `build_backbone`, and the square images that it was made for.
 
-    `training_mean` is the mean embedding of the training set, (dim,), for centring; None if it is not trained.
-    `interpolation` is how photographs are resized, and `crop` the fraction of their shorter side that the square shows.
+    `training_mean` is the mean embedding of the training set, (dim,), for centring; None if it is
+    not trained. `interpolation` is how photographs are resized, and `crop` the fraction of their
+    shorter side that the square shows.
     """
 
     name: str
@@ -67,7 +68,8 @@ class Backbone(nn.Module):
     def multi_layer(self, images: Tensor, stages: Sequence[int] | None = None) -> Tensor:
         """Concatenate the pooled outputs of some stages, counted from 1 (Appendix G's multi-layer features).
 
-        By default all stages but the first, as in the paper: for its `resnet12`, 160 + 320 + 640 = 1,120 dimensions.
+        By default all stages but the first, as in the paper: for its `resnet12`, 160 + 320 + 640 =
+            1,120 dimensions.
         """
         n_stages = len(self.stage_dims)
         stages = range(2, n_stages + 1) if stages is None else stages
@@ -80,7 +82,9 @@ class Backbone(nn.Module):
 
 def average_over_places(feature_maps: Tensor) -> Tensor:
     """Return the average over height and width: (image, channel, height, width) to (image, channel)."""
-    return feature_maps.flatten(2).mT.mean(1)  # over (image, place, channel): the gradient then has channels last
+    return feature_maps.flatten(2).mT.mean(
+        1
+    )  # over (image, place, channel): the gradient then has channels last
 
 
 def initialise(network: nn.Module, nonlinearity: str) -> None:

@@ -12,8 +12,9 @@ N_BLOCKS = 4
 class Conv4(Backbone):
     """Four blocks of 3×3 convolution, batch norm, ReLU and 2×2 max-pooling; the embedding is the last map, flattened.
 
-    So the embedding's dimension depends on the input: 64 channels give 64 at 28×28 and 1,600 at 84×84. `drop_rate` is
-    the share of activations that DropBlock drops after each of the last two blocks, in training.
+    So the embedding's dimension depends on the input: 64 channels give 64 at 28×28 and 1,600 at
+    84×84. `drop_rate` is the share of activations that DropBlock drops after each of the last two
+    blocks, in training.
 
     >>> Conv4("conv4", input_size=84, width=64).embedding_dim
     1600
@@ -23,11 +24,15 @@ class Conv4(Backbone):
         super().__init__()
         side = input_size // 2**N_BLOCKS  # each block halves it
         if side < 1:
-            raise InputError(f"{name} needs images of at least {2**N_BLOCKS}×{2**N_BLOCKS}, not {input_size}.")
+            raise InputError(
+                f"{name} needs images of at least {2**N_BLOCKS}×{2**N_BLOCKS}, not {input_size}."
+            )
         self.spec = BackboneSpec(name, input_size)
         self.embedding_dim = width * side**2
         self.stage_dims = (width,) * N_BLOCKS
-        self.blocks = nn.ModuleList(ConvBlock(3 if i == 0 else width, width) for i in range(N_BLOCKS))
+        self.blocks = nn.ModuleList(
+            ConvBlock(3 if i == 0 else width, width) for i in range(N_BLOCKS)
+        )
         if drop_rate:
             for block in self.blocks[2:]:
                 block.append(DropBlock.for_input(drop_rate, input_size))  # type: ignore[operator]
@@ -37,7 +42,9 @@ class Conv4(Backbone):
         """Raise an error unless it is the network's own: the dimension of the embedding depends on it."""
         if input_size != self.spec.input_size:
             own = f"{self.spec.input_size} for this {self.spec.name}"
-            raise InputError(f"input_size must be {own} (got {input_size}): the embedding's dimension depends on it.")
+            raise InputError(
+                f"input_size must be {own} (got {input_size}): the embedding's dimension depends on it."
+            )
 
     def stages(self, images: Tensor) -> list[Tensor]:
         """Return each block's feature maps."""
@@ -55,5 +62,8 @@ class ConvBlock(nn.Sequential):
 
     def __init__(self, width_in: int, width: int) -> None:
         super().__init__(
-            convolution(width_in, width, 3, padding=1), batch_norm(width), nn.ReLU(inplace=True), nn.MaxPool2d(2)
+            convolution(width_in, width, 3, padding=1),
+            batch_norm(width),
+            nn.ReLU(inplace=True),
+            nn.MaxPool2d(2),
         )

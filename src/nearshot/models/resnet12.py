@@ -14,12 +14,14 @@ DROP_RATE = 0.1  # Lee et al.'s share of activations dropped in training
 class ResNet12(Backbone):
     """The network of the published experiments: 9,427,840 parameters.
 
-    A 3×3 stem of 64 channels, then stages of 1, 1, 2 and 1 basic blocks (two 3×3 convolutions and a shortcut) with
-    64, 160, 320 and 640 channels, halving the side from the second stage on; the embedding is the average over places.
-    The paper calls it the ResNet-12 of Lee et al., which is another network: see `ResNet12MetaOpt`.
+    A 3×3 stem of 64 channels, then stages of 1, 1, 2 and 1 basic blocks (two 3×3 convolutions and a
+    shortcut) with 64, 160, 320 and 640 channels, halving the side from the second stage on; the
+    embedding is the average over places. The paper calls it the ResNet-12 of Lee et al., which is
+    another network: see `ResNet12MetaOpt`.
 
-    `drop_rate` is the share of activations that DropBlock drops after each of the last two stages, in training. The
-    paper's network has none; `resnet12-dropblock` has Lee et al.'s 0.1, and is the same network otherwise.
+    `drop_rate` is the share of activations that DropBlock drops after each of the last two stages,
+    in training. The paper's network has none; `resnet12-dropblock` has Lee et al.'s 0.1, and is the
+    same network otherwise.
     """
 
     embedding_dim = WIDTHS[-1]
@@ -51,7 +53,11 @@ class Stem(nn.Sequential):
     """A 3×3 convolution of the images, batch norm and ReLU."""
 
     def __init__(self, width: int) -> None:
-        super().__init__(convolution(3, width, 3, padding=1, bias=False), batch_norm(width), nn.ReLU(inplace=True))
+        super().__init__(
+            convolution(3, width, 3, padding=1, bias=False),
+            batch_norm(width),
+            nn.ReLU(inplace=True),
+        )
 
 
 class BasicBlock(nn.Module):
@@ -80,10 +86,11 @@ class BasicBlock(nn.Module):
 class ResNet12MetaOpt(Backbone):
     """Lee et al.'s ResNet-12 (MetaOptNet): 12,424,320 parameters; for images of at least 16×16.
 
-    Four stages of three 3×3 convolutions with leaky ReLU, a 1×1 shortcut and 2×2 max-pooling, 64, 160, 320 and 640
-    channels; dropout after the first two stages and DropBlock after the last two. The embedding is the average over
-    places, as in later work (Lee et al. flatten the last map). Lee et al. raise DropBlock's rate over 40,000 steps,
-    more than a whole training of the paper has (9,000); here it is active from the first step.
+    Four stages of three 3×3 convolutions with leaky ReLU, a 1×1 shortcut and 2×2 max-pooling, 64,
+    160, 320 and 640 channels; dropout after the first two stages and DropBlock after the last two.
+    The embedding is the average over places, as in later work (Lee et al. flatten the last map).
+    Lee et al. raise DropBlock's rate over 40,000 steps, more than a whole training of the paper has
+    (9,000); here it is active from the first step.
     """
 
     embedding_dim = WIDTHS[-1]
@@ -116,7 +123,9 @@ class MetaOptStage(nn.Module):
             convolution(width, width, 3, padding=1, bias=False),
             batch_norm(width),
         )
-        self.shortcut = nn.Sequential(convolution(width_in, width, 1, bias=False), batch_norm(width))
+        self.shortcut = nn.Sequential(
+            convolution(width_in, width, 1, bias=False), batch_norm(width)
+        )
         self.drop = drop
 
     def forward(self, x: Tensor) -> Tensor:

@@ -21,11 +21,13 @@ PREFIX = "timm:"
 class TimmBackbone(Backbone):
     """A model of timm without its classifier, such as "timm:resnet18"; pooled features are the embedding.
 
-    `input_size` is by default that of the model. `pretrained` loads its published weights, which timm downloads once,
-    or those of a file: "timm:resnet18@weights.safetensors".
+    `input_size` is by default that of the model. `pretrained` loads its published weights, which
+    timm downloads once, or those of a file: "timm:resnet18@weights.safetensors".
     """
 
-    def __init__(self, name: str, input_size: int | None = None, *, pretrained: bool = False) -> None:
+    def __init__(
+        self, name: str, input_size: int | None = None, *, pretrained: bool = False
+    ) -> None:
         super().__init__()
         name, _, file = name.partition("@")
         try:
@@ -43,12 +45,22 @@ class TimmBackbone(Backbone):
                 self.model = _create(model_name, input_size, pretrained=pretrained)
             config = timm.data.resolve_model_data_config(self.model)
         normalisation = Normalisation(tuple(config["mean"]), tuple(config["std"]))
-        interpolation: Interpolation = "bicubic" if config["interpolation"] == "bicubic" else "bilinear"
-        self.spec = BackboneSpec(
-            name, config["input_size"][-1], normalisation, interpolation=interpolation, crop=config["crop_pct"]
+        interpolation: Interpolation = (
+            "bicubic" if config["interpolation"] == "bicubic" else "bilinear"
         )
-        self.embedding_dim = int(getattr(self.model, "head_hidden_size", None) or self.model.num_features)
-        self.stage_dims = tuple(int(stage["num_chs"]) for stage in getattr(self.model, "feature_info", ()))
+        self.spec = BackboneSpec(
+            name,
+            config["input_size"][-1],
+            normalisation,
+            interpolation=interpolation,
+            crop=config["crop_pct"],
+        )
+        self.embedding_dim = int(
+            getattr(self.model, "head_hidden_size", None) or self.model.num_features
+        )
+        self.stage_dims = tuple(
+            int(stage["num_chs"]) for stage in getattr(self.model, "feature_info", ())
+        )
         if input_size is not None:
             self.set_input_size(input_size)
 
@@ -65,7 +77,9 @@ class TimmBackbone(Backbone):
 
     def stages(self, images: Tensor) -> list[Tensor]:
         """Return the feature maps of the model's stages, as timm defines them."""
-        maps: list[Tensor] = self.model.forward_intermediates(images, intermediates_only=True, output_fmt="NCHW")
+        maps: list[Tensor] = self.model.forward_intermediates(
+            images, intermediates_only=True, output_fmt="NCHW"
+        )
         return maps
 
     def forward(self, images: Tensor) -> Tensor:
@@ -112,7 +126,9 @@ def _load_file(model: Any, path: Path, name: str) -> None:
     found = timm.models.load_checkpoint(model, str(path), strict=False, weights_only=True)
     if found.missing_keys:
         n_missing, first = len(found.missing_keys), found.missing_keys[0]
-        raise FileFormatError(f"{path} has no weights of {name}: {n_missing:,} tensors are missing, such as {first!r}.")
+        raise FileFormatError(
+            f"{path} has no weights of {name}: {n_missing:,} tensors are missing, such as {first!r}."
+        )
 
 
 @contextmanager

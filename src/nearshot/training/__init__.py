@@ -7,4 +7,13 @@ from nearshot.training.presets import PRESETS
 from nearshot.training.run_folder import RunFolder
 from nearshot.training.trainer import TrainResult, train
 
-__all__ = ["METHODS", "PRESETS", "Hardware", "OwnLoss", "RunFolder", "TrainConfig", "TrainResult", "train"]
+__all__ = [
+    "METHODS",
+    "PRESETS",
+    "Hardware",
+    "OwnLoss",
+    "RunFolder",
+    "TrainConfig",
+    "TrainResult",
+    "train",
+]

@@ -24,7 +24,13 @@ from nearshot.training.distributed import on_first_rank
 from nearshot.training.hardware import Hardware
 from nearshot.training.learner import Learner, Teacher
 from nearshot.training.methods import make_batches, resolve_method
-from nearshot.training.run_folder import RunFolder, TrainingClasses, classes_of_network, folder_name, weights_of_run
+from nearshot.training.run_folder import (
+    RunFolder,
+    TrainingClasses,
+    classes_of_network,
+    folder_name,
+    weights_of_run,
+)
 
 
 class RunPlan:
@@ -36,7 +42,8 @@ class RunPlan:
         run: the run's folder.
         config: the settings, with the automatic ones decided.
         messages: one for each change of a setting, and for a missing validation split.
-        validation_queries: the queries per class of validation episodes, which may be fewer than the settings'.
+        validation_queries: the queries per class of validation episodes, which may be fewer than
+            the settings'.
         stores: the training split, and the validation split if there is one.
         classes: the training classes, with those of the initial network and the teacher.
         learner: the network with its initial weights, not yet on the device.
@@ -64,14 +71,18 @@ class RunPlan:
             spec = load_backbone(weights_of_run(init)).spec
             input_size = config.input_size or spec.input_size
             config = replace(config, init=init, backbone=spec.name, input_size=input_size)
-        if resume and auto and self.run.checkpoint.is_file():  # the settings that the run began with
+        if (
+            resume and auto and self.run.checkpoint.is_file()
+        ):  # the settings that the run began with
             begun = self.run.read_config()
             config, auto = replace(config, **{name: getattr(begun, name) for name in auto}), ()
         self.method = resolve_method(config)
         self.fabric = hardware.fabric(config)
         if launch:
             self.fabric.launch()
-            on_first_rank(self.fabric, lambda: len(open_splits(config, data_dir)))  # prepares what is not prepared
+            on_first_rank(
+                self.fabric, lambda: len(open_splits(config, data_dir))
+            )  # prepares what is not prepared
         self.stores = open_splits(config, data_dir)
         n_ranks, training = self.fabric.world_size, self.stores["train"]
         if not allow_few_images and config.dataset not in SOURCES:
@@ -80,21 +91,31 @@ class RunPlan:
         if config.teacher is not None:
             teacher = Path(weights_of_run(config.teacher))
             if not teacher.is_file():
-                raise InputError(f"teacher must be a run's folder or a weights file, and {teacher} is neither.")
+                raise InputError(
+                    f"teacher must be a run's folder or a weights file, and {teacher} is neither."
+                )
             self.fingerprints["teacher"] = hashlib.sha256(teacher.read_bytes()).hexdigest()
         self.config, self.messages = autoconfigure(config, self.stores, auto, n_ranks=n_ranks)
         self.validation_queries = self._check_validation()
         self.classes = self._check_classes()
-        self.sampler = make_batches(self.config, training.labels, training.class_names, n_ranks=n_ranks)
+        self.sampler = make_batches(
+            self.config, training.labels, training.class_names, n_ranks=n_ranks
+        )
         self.n_steps = self.config.epochs * len(self.sampler)
         self._check_images(self.sampler.batch_size // n_ranks)
         torch.manual_seed(self.config.seed)
-        self.learner = Learner(self.config, config.input_size or training.images.shape[1], len(training.class_names))
+        self.learner = Learner(
+            self.config, config.input_size or training.images.shape[1], len(training.class_names)
+        )
         self.teacher: Teacher | None = None
         if config.teacher is not None:
             self.teacher = Teacher(self.config, self.learner.backbone, training.class_names)
         self.hardware = hardware.resolved(
-            self.fabric.device, self.config, self.learner.backbone, n_ranks=n_ranks, n_steps=self.n_steps
+            self.fabric.device,
+            self.config,
+            self.learner.backbone,
+            n_ranks=n_ranks,
+            n_steps=self.n_steps,
         )
 
     def _check_validation(self) -> int:
@@ -125,12 +146,18 @@ class RunPlan:
                     earlier.check_unseen(self.stores["val"], "val")
                 classes = classes.with_earlier(earlier)
             elif network is not None and training.dataset in ("mini-imagenet", "tiered-imagenet"):
-                self.messages.append(f"If {network} was trained on ImageNet, it knows classes of {training.dataset}.")
+                self.messages.append(
+                    f"If {network} was trained on ImageNet, it knows classes of {training.dataset}."
+                )
         return classes
 
     def _check_images(self, share: int) -> None:
         """Refuse shares of a batch that cannot be mixed in pairs; add a message if images are smaller than is good."""
-        config, side, crops = self.config, self.stores["train"].images.shape[1], self.config.augmentation
+        config, side, crops = (
+            self.config,
+            self.stores["train"].images.shape[1],
+            self.config.augmentation,
+        )
         input_size = config.input_size or side
         if (config.mixup or config.cutmix) and (share % 2 or (config.micro_batch or 2) % 2):
             raise InputError(
@@ -171,5 +198,7 @@ def open_splits(config: TrainConfig, data_dir: str | Path | None) -> dict[str, S
         stores["val"] = open_or_prepare(config.dataset, "val", data_dir, side=config.side)
         if shared := set(stores["train"].class_names) & set(stores["val"].class_names):
             classes = format_list(sorted(shared))
-            raise InputError(f"The splits train and val of {config.dataset} share {classes}. Prepare it again.")
+            raise InputError(
+                f"The splits train and val of {config.dataset} share {classes}. Prepare it again."
+            )
     return stores

@@ -1,7 +1,7 @@
 """Settings that adapt to the data: smaller batches and episodes where a dataset has few images or classes.
 
-Only settings that the caller names as automatic change, and each change is a message. A folder of a hundred photos has
-no batch of 512, and two validation classes make no 5-way episodes.
+Only settings that the caller names as automatic change, and each change is a message. A folder of a
+hundred photos has no batch of 512, and two validation classes make no 5-way episodes.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -19,11 +19,16 @@ from nearshot.training.methods import batch_kind
 
 # The settings of a run, and of an evaluation, that may be automatic.
 _EPISODE_SETTINGS = ("batch_size", "images_per_class", "n_shot")
-_VALIDATION_SETTINGS = {"n_way": "validation_way", "shots": "validation_shots", "n_query": "validation_queries"}
+_VALIDATION_SETTINGS = {
+    "n_way": "validation_way",
+    "shots": "validation_shots",
+    "n_query": "validation_queries",
+}
 TRAIN_SETTINGS = (*_EPISODE_SETTINGS, "least_images", *_VALIDATION_SETTINGS.values())
 EVALUATION_SETTINGS = ("n_way", "shots", "n_query", "least_images")
-# With few images, many steps teach more than large batches: an epoch has at least this many batches, as long as they
-# have this many images, and, where batches are not episodes, this many images of each class.
+# With few images, many steps teach more than large batches: an epoch has at least this many
+# batches, as long as they have this many images, and, where batches are not episodes, this many
+# images of each class.
 BATCHES_PER_EPOCH, LEAST_BATCH, LEAST_PER_CLASS = 4, 64, 4
 LEAST_CLASSES, LEAST_IMAGES = 5, 50  # of a training split
 TINY_CLASSES = 5  # at most one class in this many is skipped for being far smaller than the others
@@ -38,7 +43,8 @@ def autoconfigure(
 ) -> tuple[TrainConfig, list[str]]:
     """Return the settings with the automatic ones adapted to the data, and a message for each change.
 
-    `stores` are the training split, and the validation split if there is one; `n_ranks` processes share a batch.
+    `stores` are the training split, and the validation split if there is one; `n_ranks` processes
+    share a batch.
     """
     if not auto:
         return config, []
@@ -51,7 +57,10 @@ def autoconfigure(
         most = _enough(n_images, LEAST_PER_CLASS * len(stores["train"].class_names))
         size = min(given, n_images, most) // n_ranks * n_ranks
         fact = f"The training split has {counted(n_images, 'image')}{_sharing(n_ranks)}"
-        config, messages = replace(config, batch_size=size), _changes(fact, ["batch_size"], [given], [size])
+        config, messages = (
+            replace(config, batch_size=size),
+            _changes(fact, ["batch_size"], [given], [size]),
+        )
     if "val" in stores:
         check_split("validation", stores["val"].labels)
         config, more = fit_validation(config, stores["val"], auto)
@@ -59,12 +68,20 @@ def autoconfigure(
     return config, messages
 
 
-def fit_validation(config: TrainConfig, store: Store, auto: Collection[str]) -> tuple[TrainConfig, list[str]]:
+def fit_validation(
+    config: TrainConfig, store: Store, auto: Collection[str]
+) -> tuple[TrainConfig, list[str]]:
     """Return the settings with the automatic ones of validation adapted to its split, and a message for each change."""
-    given: dict[str, Any] = {name: getattr(config, setting) for name, setting in _VALIDATION_SETTINGS.items()}
+    given: dict[str, Any] = {
+        name: getattr(config, setting) for name, setting in _VALIDATION_SETTINGS.items()
+    }
     names = [name for name, setting in _VALIDATION_SETTINGS.items() if setting in auto]
-    fitting, messages = fit_episodes(ImagesByClass(store.labels), "validation", **given, auto=names, validation=True)
-    return replace(config, **{setting: fitting[name] for name, setting in _VALIDATION_SETTINGS.items()}), messages
+    fitting, messages = fit_episodes(
+        ImagesByClass(store.labels), "validation", **given, auto=names, validation=True
+    )
+    return replace(
+        config, **{setting: fitting[name] for name, setting in _VALIDATION_SETTINGS.items()}
+    ), messages
 
 
 def fit_episodes(
@@ -82,8 +99,9 @@ def fit_episodes(
 
     Returns the four settings by name, and a message for each change.
 
-    Classes of fewer than `least_images` images are skipped. If that is automatic, so are a few classes that are far
-    smaller than the others, and classes of a single image. Episodes for `validation` skip all that are too small.
+    Classes of fewer than `least_images` images are skipped. If that is automatic, so are a few
+    classes that are far smaller than the others, and classes of a single image. Episodes for
+    `validation` skip all that are too small.
 
     >>> import torch
     >>> two_classes = ImagesByClass(torch.arange(2).repeat_interleave(12))
@@ -91,14 +109,17 @@ def fit_episodes(
     >>> settings
     {'n_way': 2, 'shots': (1, 5), 'n_query': 7, 'least_images': 1}
     >>> print(*messages)
-    The test split has 2 classes of 12 images or more: n_way 2 instead of 5, n_query 7 instead of 15.
+    The test split has 2 classes of 12 images or more: n_way 2 instead of 5, n_query 7 instead of
+    15.
     """
     messages: list[str] = []
     shots = tuple(shots)
     given, ways_needed = (n_way, shots, n_query), 2 if "n_way" in auto else n_way
     if "least_images" in auto and not validation:
         wanted = max(shots, default=1) + n_query
-        least_images, messages = _skip_tiny(by_class, split, least_images, wanted=wanted, n_needed=ways_needed)
+        least_images, messages = _skip_tiny(
+            by_class, split, least_images, wanted=wanted, n_needed=ways_needed
+        )
     sizes = sorted((size for size in by_class.sizes.tolist() if size >= least_images), reverse=True)
 
     def smallest(ways: int) -> int:
@@ -114,7 +135,10 @@ def fit_episodes(
         n_way = n_usable
     if "n_query" in auto and 1 <= smallest(n_way) - most < n_query:
         n_query = smallest(n_way) - most
-    least, names = smallest(n_way), _VALIDATION_SETTINGS.values() if validation else _VALIDATION_SETTINGS
+    least, names = (
+        smallest(n_way),
+        _VALIDATION_SETTINGS.values() if validation else _VALIDATION_SETTINGS,
+    )
     fact = _classes(split, sum(size >= least for size in sizes), least)
     changes = _changes(fact, names, given, (n_way, shots, n_query))
     settings = {"n_way": n_way, "shots": shots, "n_query": n_query, "least_images": least_images}
@@ -137,7 +161,9 @@ def check_split(split: str, labels: Tensor) -> None:
     least = 1 if split == "training" else 2
     n_usable = int((ImagesByClass(labels).sizes >= least).sum())
     if n_usable < 2:
-        last = " Without a validation split, the last epoch is kept." if split == "validation" else ""
+        last = (
+            " Without a validation split, the last epoch is kept." if split == "validation" else ""
+        )
         raise InputError(
             f"The {split} split needs 2 classes of {counted(least, 'image')} or more, and has {n_usable}. Add classes "
             f"or images, or split the classes differently: {HOW_TO_SPLIT}.{last}"
@@ -149,18 +175,25 @@ def _skip_tiny(
 ) -> tuple[int, list[str]]:
     """Return the least size of a class that skips a few tiny ones, and a message that names them.
 
-    A few are a fifth of the classes at most, as long as `n_needed` remain. Tiny classes have at most half of the images
-    that an episode, which should have `wanted` of a class, can have of each other class; a single image is always tiny.
+    A few are a fifth of the classes at most, as long as `n_needed` remain. Tiny classes have at
+    most half of the images that an episode, which should have `wanted` of a class, can have of each
+    other class; a single image is always tiny.
     """
-    sizes = {place: size for place, size in enumerate(by_class.sizes.tolist()) if size >= least_images}
+    sizes = {
+        place: size for place, size in enumerate(by_class.sizes.tolist()) if size >= least_images
+    }
     usable = sorted(size for size in sizes.values() if size > 1)
     few = max(0, min(len(usable) // TINY_CLASSES, len(usable) - n_needed))
     of_others = min([wanted, *usable[few:]])
     tiny = {place: size for place, size in sizes.items() if 2 * size <= of_others}
     if not tiny:
         return least_images, []
-    named = format_list(tiny, lambda place: f"{by_class.name(place)!r} ({counted(tiny[place], 'image')})")
-    return max(tiny.values()) + 1, [f"Episodes skip the smallest classes of the {split} split: {named}."]
+    named = format_list(
+        tiny, lambda place: f"{by_class.name(place)!r} ({counted(tiny[place], 'image')})"
+    )
+    return max(tiny.values()) + 1, [
+        f"Episodes skip the smallest classes of the {split} split: {named}."
+    ]
 
 
 def _enough(n_images: int, least: int = 0) -> int:
@@ -176,10 +209,14 @@ def _with_episodes(
     messages: list[str] = []
     by_class = ImagesByClass(store.labels, store.class_names)
     if "least_images" in auto:
-        wanted = config.images_per_class if config.n_query is None else config.n_shot + config.n_query
+        wanted = (
+            config.images_per_class if config.n_query is None else config.n_shot + config.n_query
+        )
         ways_are_free = "batch_size" in auto or "images_per_class" in auto
         n_needed = config.n_way or (2 if ways_are_free else config.batch_size // wanted)
-        least, messages = _skip_tiny(by_class, "training", config.least_images, wanted=wanted, n_needed=n_needed)
+        least, messages = _skip_tiny(
+            by_class, "training", config.least_images, wanted=wanted, n_needed=n_needed
+        )
         config = replace(config, least_images=least)
     by_class = by_class.without_small_classes(config.least_images)
     by_class.check(EpisodeShape(n_way=2, n_shot=1, n_query=1))  # what the smallest episodes need
@@ -190,25 +227,37 @@ def _with_episodes(
     fact = _classes("training", len(by_class.sizes), int(by_class.sizes.min())) + _sharing(n_ranks)
     if shape is None:
         instead = _nearest(config, by_class, _EPISODE_SETTINGS, n_ranks)
-        advice = [f"{name} {getattr(instead, name)}" for name in _EPISODE_SETTINGS] if instead else ["fewer devices"]
-        given = [f"{name} {getattr(config, name)}" for name in _EPISODE_SETTINGS if name not in auto]
-        raise InputError(f"{fact}: no episodes fit it and {' and '.join(given)}. Use {', '.join(advice)}.")
+        advice = (
+            [f"{name} {getattr(instead, name)}" for name in _EPISODE_SETTINGS]
+            if instead
+            else ["fewer devices"]
+        )
+        given = [
+            f"{name} {getattr(config, name)}" for name in _EPISODE_SETTINGS if name not in auto
+        ]
+        raise InputError(
+            f"{fact}: no episodes fit it and {' and '.join(given)}. Use {', '.join(advice)}."
+        )
     before, chosen = ([getattr(one, name) for name in names] for one in (config, shape))
     changed = dict(zip(names, chosen, strict=True))
     return replace(config, **changed), messages + _changes(fact, names, before, chosen)
 
 
-def _nearest(config: TrainConfig, by_class: ImagesByClass, auto: Collection[str], n_ranks: int) -> EpisodeShape | None:
+def _nearest(
+    config: TrainConfig, by_class: ImagesByClass, auto: Collection[str], n_ranks: int
+) -> EpisodeShape | None:
     """Return the episodes nearest to the settings of all that fit: by shots, then images per class, then ways.
 
-    They are no larger than the settings', nor, where the batch size is automatic and that is possible, than leaves an
-    epoch several steps. Settings that are not automatic stay, and may ask for more than the data have; then the sampler
-    raises an error that names the class.
+    They are no larger than the settings', nor, where the batch size is automatic and that is
+    possible, than leaves an epoch several steps. Settings that are not automatic stay, and may ask
+    for more than the data have; then the sampler raises an error that names the class.
     """
     sizes = [config.batch_size]
     if "batch_size" in auto:
         sizes.insert(0, min(config.batch_size, _enough(int(by_class.sizes.sum()))))
-    usual = config.images_per_class if config.images_per_class > config.n_shot else 2 * config.n_shot
+    usual = (
+        config.images_per_class if config.images_per_class > config.n_shot else 2 * config.n_shot
+    )
     n_classes, smallest = len(by_class.sizes), int(by_class.sizes.min())
     for size in sizes:
         shapes = []
@@ -217,8 +266,14 @@ def _nearest(config: TrainConfig, by_class: ImagesByClass, auto: Collection[str]
             shapes = [EpisodeShape(config.n_way, n_shot, config.n_query) for n_shot in n_shots]
         else:
             most = min(smallest, max(2, size // 2))
-            for per_class in range(2, most + 1) if "images_per_class" in auto else (config.images_per_class,):
-                n_shot = per_class // 2 if "n_shot" in auto and config.n_shot >= per_class else config.n_shot
+            for per_class in (
+                range(2, most + 1) if "images_per_class" in auto else (config.images_per_class,)
+            ):
+                n_shot = (
+                    per_class // 2
+                    if "n_shot" in auto and config.n_shot >= per_class
+                    else config.n_shot
+                )
                 for n_way in range(2, max(2, min(n_classes, size // per_class)) + 1):
                     if n_shot < per_class and ("batch_size" in auto or n_way * per_class == size):
                         shapes.append(EpisodeShape(n_way, n_shot, per_class - n_shot))
@@ -226,7 +281,11 @@ def _nearest(config: TrainConfig, by_class: ImagesByClass, auto: Collection[str]
         if shapes:
             return min(
                 shapes,
-                key=lambda one: (abs(one.n_shot - config.n_shot), abs(one.images_per_class - usual), -one.n_way),
+                key=lambda one: (
+                    abs(one.n_shot - config.n_shot),
+                    abs(one.images_per_class - usual),
+                    -one.n_way,
+                ),
             )
     return None
 
@@ -239,9 +298,13 @@ def _sharing(n_ranks: int) -> str:
     return f", and {n_ranks} devices share a batch" if n_ranks > 1 else ""
 
 
-def _changes(fact: str, names: Iterable[str], old: Iterable[object], new: Iterable[object]) -> list[str]:
+def _changes(
+    fact: str, names: Iterable[str], old: Iterable[object], new: Iterable[object]
+) -> list[str]:
     """Return a message that explains the changes of settings by a fact; none where nothing changed."""
     changes = [
-        f"{name} {now} instead of {before}" for name, before, now in zip(names, old, new, strict=True) if now != before
+        f"{name} {now} instead of {before}"
+        for name, before, now in zip(names, old, new, strict=True)
+        if now != before
     ]
     return [f"{fact}: {', '.join(changes)}."] if changes else []

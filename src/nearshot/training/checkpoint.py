@@ -24,9 +24,13 @@ class Progress:
 
     def __init__(self) -> None:
         self.epoch, self.step = 1, 0  # the epochs are counted from 1, and the steps are those taken
-        self.best: dict[str, dict[str, Any]] = {}  # by "5-shot centroid" and the like, with its epoch
+        self.best: dict[
+            str, dict[str, Any]
+        ] = {}  # by "5-shot centroid" and the like, with its epoch
         self.history: list[dict[str, Any]] = []
-        self.initial: dict[str, float] = {}  # the accuracies of epoch 0, the unchanged initial network
+        self.initial: dict[
+            str, float
+        ] = {}  # the accuracies of epoch 0, the unchanged initial network
         self.n_steps, self.loss_sum = 0, torch.zeros((), dtype=torch.float64)
         self.made_of = [0.0, 0.0, 0.0]
 
@@ -42,7 +46,11 @@ class Progress:
     def next_epoch(self) -> None:
         """Begin the next epoch."""
         self.epoch += 1
-        self.n_steps, self.loss_sum, self.made_of = 0, torch.zeros_like(self.loss_sum), [0.0, 0.0, 0.0]
+        self.n_steps, self.loss_sum, self.made_of = (
+            0,
+            torch.zeros_like(self.loss_sum),
+            [0.0, 0.0, 0.0],
+        )
 
 
 def state_of(step: Step, sampler: Batches, progress: Progress) -> dict[str, Any]:
@@ -65,7 +73,8 @@ def state_of(step: Step, sampler: Batches, progress: Progress) -> dict[str, Any]
 def load_state(state: dict[str, Any], step: Step, sampler: Batches, progress: Progress) -> bool:
     """Restore a state; return whether the run resumes exactly.
 
-    It does not on another kind of device than before, where random numbers come from a new generator.
+    It does not on another kind of device than before, where random numbers come from a new
+    generator.
     """
     device = step.generator.device
     step.learner.load_state_dict(state["learner"])
@@ -74,8 +83,16 @@ def load_state(state: dict[str, Any], step: Step, sampler: Batches, progress: Pr
             step.log_temperature.copy_(state["log_temperature"])
     if step.average is not None:
         step.average.load_state_dict(state["average"])
-    of_device: tuple[str, ...] = ("lr", "fused", "foreach", "capturable")  # where and how the device computes steps
-    kept = [{name: group[name] for name in of_device if name in group} for group in step.optimiser.param_groups]
+    of_device: tuple[str, ...] = (
+        "lr",
+        "fused",
+        "foreach",
+        "capturable",
+    )  # where and how the device computes steps
+    kept = [
+        {name: group[name] for name in of_device if name in group}
+        for group in step.optimiser.param_groups
+    ]
     for group, values in zip(state["optimiser"]["param_groups"], kept, strict=True):
         group.update(values)  # before the optimiser places its state by them
     step.optimiser.load_state_dict(state["optimiser"])
@@ -113,17 +130,27 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
     if damaged is not None or not isinstance(state, dict) or state.get("format") != FORMAT:
         raise FileFormatError(problem)
     if state["version"] != VERSION:
-        raise FileFormatError(f"{path} has format {state['version']}; this version of nearshot reads {VERSION}.")
+        raise FileFormatError(
+            f"{path} has format {state['version']}; this version of nearshot reads {VERSION}."
+        )
     return state
 
 
-def check_same_training(state: dict[str, Any], config: TrainConfig, fingerprints: dict[str, str]) -> None:
+def check_same_training(
+    state: dict[str, Any], config: TrainConfig, fingerprints: dict[str, str]
+) -> None:
     """Refuse a checkpoint, or a result, of another configuration or of other data, and name the difference."""
     different = differences(TrainConfig.from_dict(state["config"]), config)
     if different:
-        listed = "; ".join(f"{name} was {there!r} and is now {here!r}" for name, (there, here) in different.items())
+        listed = "; ".join(
+            f"{name} was {there!r} and is now {here!r}" for name, (there, here) in different.items()
+        )
         raise InputError(f"The run has another configuration: {listed}.")
     for split in fingerprints | state["fingerprints"]:
-        there, here = (str(found.get(split))[:12] for found in (state["fingerprints"], fingerprints))
+        there, here = (
+            str(found.get(split))[:12] for found in (state["fingerprints"], fingerprints)
+        )
         if there != here:
-            raise InputError(f"The run is of other data: the fingerprint of {split} was {there} and is now {here}.")
+            raise InputError(
+                f"The run is of other data: the fingerprint of {split} was {there} and is now {here}."
+            )

@@ -60,16 +60,19 @@ def any_rank(fabric: Fabric, value: bool) -> bool:
     """Return whether a value is true on any rank."""
     if fabric.world_size == 1:
         return value
-    total = fabric.all_reduce(torch.tensor(float(value), dtype=torch.float32, device=fabric.device), reduce_op="sum")
+    total = fabric.all_reduce(
+        torch.tensor(float(value), dtype=torch.float32, device=fabric.device), reduce_op="sum"
+    )
     return isinstance(total, Tensor) and bool(total > 0)
 
 
 def gather_batch(share: Tensor) -> Tensor:
     """Return the whole batch, (n_ranks · image, …), of which each rank has an equal share, in the order of the ranks.
 
-    Every rank then computes the same loss of the whole batch. The gradient of a rank's share is multiplied by the
-    number of ranks, since DDP averages the gradients of the weights and their sum is needed. Other gradients, such as
-    that of a learnt temperature, are the same on every rank, so their average is already right.
+    Every rank then computes the same loss of the whole batch. The gradient of a rank's share is
+    multiplied by the number of ranks, since DDP averages the gradients of the weights and their sum
+    is needed. Other gradients, such as that of a learnt temperature, are the same on every rank, so
+    their average is already right.
     """
     if not (dist.is_available() and dist.is_initialized()) or dist.get_world_size() == 1:
         return share
@@ -112,7 +115,11 @@ class _SynchronisedBatchNorm(nn.BatchNorm2d):
         variance = all_reduce(centred.square().mean((0, 2, 3))) / n_ranks
         n_values = maps.numel() // maps.shape[1] * n_ranks
         with torch.no_grad():
-            if self.running_mean is not None and self.running_var is not None and self.momentum is not None:
+            if (
+                self.running_mean is not None
+                and self.running_var is not None
+                and self.momentum is not None
+            ):
                 self.running_mean.lerp_(mean, self.momentum)
                 self.running_var.lerp_(variance * n_values / (n_values - 1), self.momentum)
             if self.num_batches_tracked is not None:

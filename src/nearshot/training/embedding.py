@@ -40,7 +40,9 @@ def embed_images(
 
     def embedded(images: Tensor) -> Tensor:
         views = (view_of(images, number, spec.input_size) for number in range(n_views))
-        return torch.stack([network(normalise_images(view, *spec.normalisation)).float() for view in views]).mean(0)
+        return torch.stack(
+            [network(normalise_images(view, *spec.normalisation)).float() for view in views]
+        ).mean(0)
 
     with torch.autocast(feed.device.type, torch.bfloat16, enabled=bfloat16):
         return embed(embedded, (images for _, images in batches))
@@ -56,8 +58,8 @@ def in_one_size(
 ) -> Callable[[Tensor], Tensor]:
     """Return a network that pads smaller batches to one size, and cuts their features again.
 
-    Otherwise every odd batch size would be compiled, or tuned by cuDNN, separately. `most` is the number of images to
-    embed, where they are fewer than a batch.
+    Otherwise every odd batch size would be compiled, or tuned by cuDNN, separately. `most` is the
+    number of images to embed, where they are fewer than a batch.
     """
     size = images_at_once(device) if most is None else min(most, images_at_once(device))
 

@@ -39,13 +39,13 @@ class Hardware:
     residence: Residence | None = None
     """Where the images live: on the device, in the host's memory, or on disk, read ahead. By default by size."""
     fuse: bool | None = None
-    """Compute batch norm, shortcut and activation in one Triton kernel. By default on a GPU for networks that support
-    it (resnet12 and conv4) and are not compiled."""
+    """Compute batch norm, shortcut and activation in one Triton kernel. By default on a GPU for
+    networks that support it (resnet12 and conv4) and are not compiled."""
     compile: bool | None = None
     """Compile the network. By default on a GPU where it is not fused, for runs long enough to win the time back."""
     graph: bool | None = None
-    """Replay a step as a CUDA graph. By default on a single GPU, except for an `OwnLoss` and for micro-batches: a
-    graph repeats what the device did, not what Python decided."""
+    """Replay a step as a CUDA graph. By default on a single GPU, except for an `OwnLoss` and for
+    micro-batches: a graph repeats what the device did, not what Python decided."""
     timeout_minutes: float = 10.0
     """Minutes that the processes of a run wait for each other, before it stops with an error."""
     channels_last: bool = True
@@ -57,14 +57,20 @@ class Hardware:
         from lightning_fabric.strategies.ddp import DDPStrategy  # noqa: PLC0415
 
         accelerator = self.accelerator
-        if accelerator == "auto":  # Fabric would choose mps, which has no float64 and no deterministic crops
+        if (
+            accelerator == "auto"
+        ):  # Fabric would choose mps, which has no float64 and no deterministic crops
             accelerator = "cuda" if torch.cuda.is_available() else "cpu"
         devices, nodes = self.devices, self.nodes
-        if "WORLD_SIZE" in os.environ and "LOCAL_WORLD_SIZE" in os.environ:  # as torchrun has started
+        if (
+            "WORLD_SIZE" in os.environ and "LOCAL_WORLD_SIZE" in os.environ
+        ):  # as torchrun has started
             devices = int(os.environ["LOCAL_WORLD_SIZE"])
             nodes = int(os.environ["WORLD_SIZE"]) // devices
         patience = timedelta(minutes=self.timeout_minutes)
-        os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # no stack traces of processes that lose each other
+        os.environ.setdefault(
+            "TORCH_CPP_LOG_LEVEL", "ERROR"
+        )  # no stack traces of processes that lose each other
         logging.getLogger("lightning_fabric").setLevel(logging.WARNING)
         try:
             return Fabric(
@@ -72,20 +78,33 @@ class Hardware:
                 devices=devices,
                 num_nodes=nodes,
                 strategy=DDPStrategy(timeout=patience) if devices * nodes > 1 else "auto",
-                precision="bf16-mixed" if uses_bfloat16(config.precision, accelerator) else "32-true",
+                precision="bf16-mixed"
+                if uses_bfloat16(config.precision, accelerator)
+                else "32-true",
             )
         except (TypeError, ValueError, RuntimeError) as error:  # the kinds that Fabric raises
-            raise InputError(f"This machine cannot train on {devices} × {accelerator}: {error}") from error
+            raise InputError(
+                f"This machine cannot train on {devices} × {accelerator}: {error}"
+            ) from error
 
     def resolved(
-        self, device: torch.device, config: TrainConfig, backbone: Backbone, *, n_ranks: int, n_steps: int
+        self,
+        device: torch.device,
+        config: TrainConfig,
+        backbone: Backbone,
+        *,
+        n_ranks: int,
+        n_steps: int,
     ) -> Hardware:
         """Return the hardware with fuse, compile and graph decided; requests that are impossible are refused.
 
-        `n_ranks` processes train together; `n_steps`, the length of the run, decides whether compiling pays.
+        `n_ranks` processes train together; `n_steps`, the length of the run, decides whether
+        compiling pays.
         """
         waits = config.sync_batch_norm and n_ranks > 1  # for the statistics of other processes
-        fusible = can_fuse(backbone, device) and not waits and config.init is None  # else batch norm is frozen
+        fusible = (
+            can_fuse(backbone, device) and not waits and config.init is None
+        )  # else batch norm is frozen
         capturable = device.type == "cuda" and n_ranks == 1
         if self.fuse and self.compile:
             raise InputError("fuse and compile exclude each other; choose one.")
@@ -98,7 +117,9 @@ class Hardware:
             fuse = not compile_ and fusible
         if compile_ is None:
             compile_ = device.type == "cuda" and not fuse and n_steps >= STEPS_TO_COMPILE
-        if graph is None:  # micro-batches restore random states in the middle of a step, which a graph cannot
+        if (
+            graph is None
+        ):  # micro-batches restore random states in the middle of a step, which a graph cannot
             graph = capturable and isinstance(config.method, str) and config.micro_batch is None
         return replace(self, fuse=fuse, compile=compile_, graph=graph)
 

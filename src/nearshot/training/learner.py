@@ -42,7 +42,9 @@ class Learner(nn.Module):
         dim = self.backbone.embedding_dim
         self.projection: ProjectionHead | None = None
         if config.projection is not None:
-            bias = config.method == "supcon" or config.distance == "cosine"  # cancels in Euclidean distances
+            bias = (
+                config.method == "supcon" or config.distance == "cosine"
+            )  # cancels in Euclidean distances
             self.projection = ProjectionHead(dim, config.projection, bias=bias)
         self.head = LinearHead(dim, n_classes) if has_linear_head(config) else None
         self.turn_head = LinearHead(dim, N_TURNS) if config.rotation_weight else None
@@ -60,7 +62,9 @@ class Learner(nn.Module):
         embeddings = self.backbone(images)
         logits = None if self.head is None else self.head(embeddings)
         turns = None if self.turn_head is None else self.turn_head(embeddings)
-        return Embedded(embeddings if self.projection is None else self.projection(embeddings), logits, turns)
+        return Embedded(
+            embeddings if self.projection is None else self.projection(embeddings), logits, turns
+        )
 
 
 def freeze_stages(backbone: Backbone, n_stages: int) -> None:
@@ -68,7 +72,9 @@ def freeze_stages(backbone: Backbone, n_stages: int) -> None:
     side = backbone.spec.input_size
     outputs = backbone.stages(torch.zeros(1, 3, side, side))
     if n_stages >= len(outputs):
-        raise InputError(f"freeze must be under {len(outputs)}, the stages of {backbone.spec.name}, not {n_stages}.")
+        raise InputError(
+            f"freeze must be under {len(outputs)}, the stages of {backbone.spec.name}, not {n_stages}."
+        )
     weights = list(backbone.parameters())
     gradients = torch.autograd.grad(outputs[n_stages - 1].sum(), weights, allow_unused=True)
     for weight, gradient in zip(weights, gradients, strict=True):
@@ -78,12 +84,13 @@ def freeze_stages(backbone: Backbone, n_stages: int) -> None:
 class WeightAverage(nn.Module):
     """The average of a learner's weights over the steps of a run: its modules once more, in evaluation mode.
 
-    After step t, average ← average + w · (weights − average), with w = max(1 − decay, 9 / (9 + t)): the first step
-    weighs 0.9, so that short runs keep nothing of the initial weights. Batch norm's running statistics are averaged
-    too, as timm and TensorFlow do: they then belong to the weights of the same steps.
+    After step t, average ← average + w · (weights − average), with w = max(1 − decay, 9 / (9 + t)):
+    the first step weighs 0.9, so that short runs keep nothing of the initial weights. Batch norm's
+    running statistics are averaged too, as timm and TensorFlow do: they then belong to the weights
+    of the same steps.
 
-    Nothing here waits for the device, so that a step can be captured in a graph. That is why this is not PyTorch's
-    `AveragedModel`, which counts on the host.
+    Nothing here waits for the device, so that a step can be captured in a graph. That is why this
+    is not PyTorch's `AveragedModel`, which counts on the host.
     """
 
     n_steps: Tensor
@@ -103,7 +110,9 @@ class WeightAverage(nn.Module):
         self.n_steps += 1
         weight = (9 / (9 + self.n_steps)).clamp_(min=1 - self.decay)
         own, current = self.state_dict(), learner.state_dict()
-        names = [name for name, value in current.items() if value.is_floating_point()]  # no counts of batches
+        names = [
+            name for name, value in current.items() if value.is_floating_point()
+        ]  # no counts of batches
         averages, weights = [own[name] for name in names], [current[name] for name in names]
         change = cast(list[Tensor], torch._foreach_sub(weights, averages))
         torch._foreach_mul_(change, weight)
@@ -113,8 +122,8 @@ class WeightAverage(nn.Module):
 class Teacher(nn.Module):
     """A trained network in evaluation mode, without gradients.
 
-    It gives logits where the student has a linear head, and embeddings, after the projection if it has one, otherwise.
-    Of a run, it is the best epoch for five shots.
+    It gives logits where the student has a linear head, and embeddings, after the projection if it
+    has one, otherwise. Of a run, it is the best epoch for five shots.
     """
 
     def __init__(self, config: TrainConfig, student: Backbone, class_names: Sequence[str]) -> None:
@@ -124,11 +133,17 @@ class Teacher(nn.Module):
         self.gives_logits = has_linear_head(config)
         self.last = load_head(path, "head" if self.gives_logits else "projection")
         if self.backbone.spec.normalisation != student.spec.normalisation:
-            raise InputError(f"The teacher {config.teacher} must normalise images as {student.spec.name} does.")
+            raise InputError(
+                f"The teacher {config.teacher} must normalise images as {student.spec.name} does."
+            )
         if self.gives_logits:
             trained_on = classes_of_network(str(config.teacher))
             known = () if trained_on is None else trained_on.class_names[: len(class_names)]
-            if self.last is None or self.last.out_features != len(class_names) or known != tuple(class_names):
+            if (
+                self.last is None
+                or self.last.out_features != len(class_names)
+                or known != tuple(class_names)
+            ):
                 raise InputError(
                     f"The teacher {config.teacher} must have a linear head for the {len(class_names)} training "
                     "classes. Train it with simpleshot, or with nca and cross_entropy_weight, on the same data."
@@ -143,7 +158,9 @@ class Teacher(nn.Module):
     def loss(self, inputs: LossInputs, answers: Tensor, config: TrainConfig) -> Tensor:
         """Return how far the student is from the teacher's answers to the whole batch."""
         if inputs.logits is not None:
-            return distillation_loss(inputs.logits, answers, temperature=config.distillation_temperature)
+            return distillation_loss(
+                inputs.logits, answers, temperature=config.distillation_temperature
+            )
         return neighbour_distillation_loss(
             inputs.embeddings,
             answers,

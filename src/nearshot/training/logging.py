@@ -25,9 +25,9 @@ NO_CURVES = ("epoch", "time", "first", "since_start", "validation")
 class RunLog:
     """Writes and shows one line per epoch. The files of a resumed run first shrink to the epochs of its checkpoint.
 
-    Only the first of several ranks `writes` files. `show` None shows a bar on a terminal and plain lines elsewhere;
-    `wandb` is a Weights & Biases project to log to as well; `called` is when `train` was called, by
-    `time.perf_counter`, by default now.
+    Only the first of several ranks `writes` files. `show` None shows a bar on a terminal and plain
+    lines elsewhere; `wandb` is a Weights & Biases project to log to as well; `called` is when
+    `train` was called, by `time.perf_counter`, by default now.
     """
 
     def __init__(
@@ -60,10 +60,21 @@ class RunLog:
         if wandb is not None:
             place = hashlib.sha256(str(folder.path.resolve()).encode()).hexdigest()[:16]
             self.wandb = import_wandb().init(
-                project=wandb, name=folder.path.name, id=place, config=config.as_dict(), resume="allow"
+                project=wandb,
+                name=folder.path.name,
+                id=place,
+                config=config.as_dict(),
+                resume="allow",
             )
-        console = Console(stderr=True, markup=False, highlight=False, soft_wrap=True, quiet=show is False)
-        columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), TimeRemainingColumn())
+        console = Console(
+            stderr=True, markup=False, highlight=False, soft_wrap=True, quiet=show is False
+        )
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TimeElapsedColumn(),
+            TimeRemainingColumn(),
+        )
         has_bar = show is not False and sys.stderr.isatty()
         self.bar = Progress(*columns, console=console, transient=True, disable=not has_bar)
         first = f"epoch {n_done + 1}/{self.n_epochs}"
@@ -90,14 +101,27 @@ class RunLog:
         if not self.writes:
             return
         now = time.time()
-        timing = {"epoch": record["epoch"], "time": now, "seconds": seconds, "images_per_second": images_per_second}
-        if self.called is not None:  # the first epoch of this process, whose start-up is part of the time
+        timing = {
+            "epoch": record["epoch"],
+            "time": now,
+            "seconds": seconds,
+            "images_per_second": images_per_second,
+        }
+        if (
+            self.called is not None
+        ):  # the first epoch of this process, whose start-up is part of the time
             timing |= {"first": True, "since_start": time.perf_counter() - self.called}
             self.called = None
         append_line(self.folder.metrics, json.dumps(record) + "\n")
         append_line(self.folder.timing, json.dumps(timing) + "\n")
-        validation = {f"validation/{name}": value for name, value in record.get("validation", {}).items()}
-        values = {name: value for name, value in (record | timing | validation).items() if name not in NO_CURVES}
+        validation = {
+            f"validation/{name}": value for name, value in record.get("validation", {}).items()
+        }
+        values = {
+            name: value
+            for name, value in (record | timing | validation).items()
+            if name not in NO_CURVES
+        }
         scalars = {name: float(value) for name, value in values.items() if math.isfinite(value)}
         if self.events is not None:
             with naming_a_full_disk(self.folder.path):
@@ -120,7 +144,9 @@ class RunLog:
     def warn_if_slow(self) -> None:
         """Say how long the run is going to take, if it is long."""
         if self._seconds_left() > SLOW:
-            self.say(f"At this speed the run takes {_duration(self._seconds_left())}. A GPU is much faster.")
+            self.say(
+                f"At this speed the run takes {_duration(self._seconds_left())}. A GPU is much faster."
+            )
 
     def _seconds_left(self) -> float:
         """Return the time of the remaining steps at the speed so far, with validation and everything else."""
@@ -142,7 +168,11 @@ def _duration(seconds: float) -> str:
     minutes, remainder = divmod(round(seconds), 60)
     if minutes >= 48 * 60:
         return f"{minutes // (24 * 60)} days"
-    return f"{minutes // 60} h {minutes % 60:02d} min" if minutes >= 60 else f"{minutes} min {remainder:02d} s"
+    return (
+        f"{minutes // 60} h {minutes % 60:02d} min"
+        if minutes >= 60
+        else f"{minutes} min {remainder:02d} s"
+    )
 
 
 def import_wandb() -> Any:

@@ -41,7 +41,8 @@ class Method:
         title: its name in tables.
         loss: the loss of a batch, under a configuration.
         batches: its default kind of batches; a method of episodes is undefined on others.
-        roles: (prototypes, separate) as in `episode_loss`, for counting its pairs; None if it does not compare images.
+        roles: (prototypes, separate) as in `episode_loss`, for counting its pairs; None if it does
+            not compare images.
         classifier: the classifier that the paper reports it with.
     """
 
@@ -55,7 +56,10 @@ class Method:
 def _nca(inputs: LossInputs, config: TrainConfig) -> Tensor:
     how = _distances(inputs, config)
     if inputs.logits is not None:
-        how |= {"cross_entropy_weight": config.cross_entropy_weight, "label_smoothing": config.label_smoothing}
+        how |= {
+            "cross_entropy_weight": config.cross_entropy_weight,
+            "label_smoothing": config.label_smoothing,
+        }
         return losses.mixed_loss(inputs.embeddings, inputs.logits, inputs.labels, **how)
     how |= {"keep_positives": config.keep_positives, "keep_negatives": config.keep_negatives}
     return losses.nca_loss(inputs.embeddings, inputs.labels, generator=inputs.generator, **how)
@@ -71,7 +75,11 @@ def _episodic(prototypes: bool, separate: bool) -> Callable[[LossInputs, TrainCo
 
 def _distances(inputs: LossInputs, config: TrainConfig) -> dict[str, Any]:
     """Return the arguments that all neighbour losses have."""
-    return {"temperature": inputs.temperature, "background": config.background, "distance": config.distance}
+    return {
+        "temperature": inputs.temperature,
+        "background": config.background,
+        "distance": config.distance,
+    }
 
 
 def _simpleshot(inputs: LossInputs, config: TrainConfig) -> Tensor:
@@ -81,19 +89,28 @@ def _simpleshot(inputs: LossInputs, config: TrainConfig) -> Tensor:
 
 def _supcon(inputs: LossInputs, config: TrainConfig) -> Tensor:
     return losses.supervised_contrastive_loss(
-        inputs.embeddings, inputs.labels, temperature=inputs.temperature, variant=config.supcon_variant
+        inputs.embeddings,
+        inputs.labels,
+        temperature=inputs.temperature,
+        variant=config.supcon_variant,
     )
 
 
 def _own(loss: OwnLoss) -> Callable[[LossInputs, TrainConfig], Tensor]:
     function = loss.function
-    if isinstance(function, nn.Module) and any(parameter.requires_grad for parameter in function.parameters()):
-        raise InputError(f"The loss {loss.name} has parameters, which would not be trained. Freeze or remove them.")
+    if isinstance(function, nn.Module) and any(
+        parameter.requires_grad for parameter in function.parameters()
+    ):
+        raise InputError(
+            f"The loss {loss.name} has parameters, which would not be trained. Freeze or remove them."
+        )
 
     def checked(inputs: LossInputs, _: TrainConfig) -> Tensor:
         value = function(inputs.embeddings, inputs.labels)
         if not isinstance(value, Tensor) or value.ndim or not value.requires_grad:
-            raise InputError(f"The loss {loss.name} must return a scalar tensor with a gradient (got {value!r}).")
+            raise InputError(
+                f"The loss {loss.name} must return a scalar tensor with a gradient (got {value!r})."
+            )
         return value
 
     return checked
@@ -102,17 +119,23 @@ def _own(loss: OwnLoss) -> Callable[[LossInputs, TrainConfig], Tensor]:
 METHODS: Mapping[str, Method] = MappingProxyType(
     {
         "nca": Method("NCA", _nca, roles=(False, False)),
-        "prototypical": Method("Prototypical Networks", _episodic(True, True), "episodes", (True, True)),
-        "matching": Method("Matching Networks", _episodic(False, True), "episodes", (False, True), "soft"),
-        "nca-prototypes": Method("NCA with prototypes", _episodic(True, False), "episodes", (True, False)),
+        "prototypical": Method(
+            "Prototypical Networks", _episodic(True, True), "episodes", (True, True)
+        ),
+        "matching": Method(
+            "Matching Networks", _episodic(False, True), "episodes", (False, True), "soft"
+        ),
+        "nca-prototypes": Method(
+            "NCA with prototypes", _episodic(True, False), "episodes", (True, False)
+        ),
         "simpleshot": Method("SimpleShot", _simpleshot),
         "supcon": Method("SupCon", _supcon, roles=(False, False)),
     }
 )
 """The training methods by name; `TrainConfig.method` may also be an `OwnLoss`."""
 
-# Settings that only some methods have, and settings that a method's loss ignores. Such a setting must keep its default,
-# except for `background`, which the paper's presets set for all methods.
+# Settings that only some methods have, and settings that a method's loss ignores. Such a setting
+# must keep its default, except for `background`, which the paper's presets set for all methods.
 ONLY = {"keep_positives": ("nca",), "keep_negatives": ("nca",), "cross_entropy_weight": ("nca",)}
 IGNORED = {
     "simpleshot": ("projection", "learn_temperature", "temperature", "distance", "background"),
@@ -145,24 +168,38 @@ def resolve_method(config: TrainConfig) -> Method:
     for setting in ignored:
         neutral = getattr(TrainConfig, setting)
         if setting != "background" and getattr(config, setting) != neutral:
-            raise InputError(f"{setting} is not a setting of the method {name}; leave it at {neutral}.")
+            raise InputError(
+                f"{setting} is not a setting of the method {name}; leave it at {neutral}."
+            )
     if config.cross_entropy_weight and (config.keep_positives < 1 or config.keep_negatives < 1):
-        raise InputError("cross_entropy_weight does not go together with keep_positives or keep_negatives under 1.")
+        raise InputError(
+            "cross_entropy_weight does not go together with keep_positives or keep_negatives under 1."
+        )
     if config.label_smoothing and not has_linear_head(config):
-        raise InputError("label_smoothing needs cross-entropy: the method simpleshot, or cross_entropy_weight.")
+        raise InputError(
+            "label_smoothing needs cross-entropy: the method simpleshot, or cross_entropy_weight."
+        )
     if (config.mixup or config.cutmix) and kind == "episodes":
         raise InputError("mixup and cutmix need batches in random order, not episodes.")
     if config.nesterov and config.optimiser != "sgd":
         raise InputError(f"nesterov needs the optimiser sgd, not {config.optimiser}.")
     if kind != "episodes" and config.least_images > 1:
-        raise InputError(f"least_images applies to batches of episodes, not to {kind} batches, which have all classes.")
+        raise InputError(
+            f"least_images applies to batches of episodes, not to {kind} batches, which have all classes."
+        )
     return method
 
 
-def make_batches(config: TrainConfig, labels: Tensor, class_names: Sequence[str], *, n_ranks: int = 1) -> Batches:
+def make_batches(
+    config: TrainConfig, labels: Tensor, class_names: Sequence[str], *, n_ranks: int = 1
+) -> Batches:
     """Return the sampler of a configuration's batches, in an order that all ranks share."""
     kind, n_images, size = batch_kind(config), len(labels), config.batch_size
-    common: dict[str, Any] = {"n_batches": config.steps_per_epoch, "seed": config.seed, "n_ranks": n_ranks}
+    common: dict[str, Any] = {
+        "n_batches": config.steps_per_epoch,
+        "seed": config.seed,
+        "n_ranks": n_ranks,
+    }
     if kind == "episodes":
         common |= {"least_images": config.least_images, "class_names": class_names}
         return EpisodeBatches(labels, config.shape, **common)
@@ -182,8 +219,8 @@ class Composition(NamedTuple):
 def compositions(labels: Tensor, config: TrainConfig, method: Method) -> list[Composition] | None:
     """Return the composition of each batch of labels (batch, image); None where a method does not compare images.
 
-    Where every image is compared with every other, pairs are unordered. A kept fraction applies to ordered pairs, and
-    their number is rounded down; an ordered pair is half a pair.
+    Where every image is compared with every other, pairs are unordered. A kept fraction applies to
+    ordered pairs, and their number is rounded down; an ordered pair is half a pair.
     """
     if method.roles is None:
         return None
@@ -196,6 +233,9 @@ def compositions(labels: Tensor, config: TrainConfig, method: Method) -> list[Co
         sizes = np.unique(batch, return_counts=True)[1]
         positives = int((sizes * (sizes - 1)).sum())  # ordered
         negatives = len(batch) * (len(batch) - 1) - positives
-        kept = (math.floor(positives * config.keep_positives) / 2, math.floor(negatives * config.keep_negatives) / 2)
+        kept = (
+            math.floor(positives * config.keep_positives) / 2,
+            math.floor(negatives * config.keep_negatives) / 2,
+        )
         found.append(Composition(int((sizes == 1).sum()), *kept))
     return found

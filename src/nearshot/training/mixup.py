@@ -17,8 +17,8 @@ N_QUANTILES = 1024
 def partners(values: Tensor) -> Tensor:
     """Return what each image is mixed with, (image, …): image 0 with image 1, 2 with 3, and so on.
 
-    Batches are in random order, so these are random pairs. They lie in one share of a batch, however many devices share
-    it, as long as shares are even.
+    Batches are in random order, so these are random pairs. They lie in one share of a batch,
+    however many devices share it, as long as shares are even.
 
     >>> partners(torch.tensor([10, 11, 12, 13])).tolist()
     [11, 10, 13, 12]
@@ -30,27 +30,33 @@ def partners(values: Tensor) -> Tensor:
 class Mixup:
     """Mixes the images of a batch in pairs, with one share λ for the whole batch.
 
-    Mixup (Zhang et al., 2018) gives λ · image + (1 − λ) · partner, with λ from Beta(α, α). With `mix_stages`, it mixes
-    the images, or the output of one of the stages before the last, drawn for each batch (manifold mixup, Verma et al.,
-    2019). CutMix (Yun et al., 2019) puts a box of the partner into the image; λ is the area that is left. The loss is
-    λ · loss(labels) + (1 − λ) · loss(labels of the partners).
+    Mixup (Zhang et al., 2018) gives λ · image + (1 − λ) · partner, with λ from Beta(α, α). With
+    `mix_stages`, it mixes the images, or the output of one of the stages before the last, drawn for
+    each batch (manifold mixup, Verma et al., 2019). CutMix (Yun et al., 2019) puts a box of the
+    partner into the image; λ is the area that is left. The loss is λ · loss(labels) + (1 − λ) ·
+    loss(labels of the partners).
 
-    Nothing waits for the device, and no branch depends on a random number, so that a step can be captured in a graph:
-    at stages that were not drawn, the weight of the partners is zero.
+    Nothing waits for the device, and no branch depends on a random number, so that a step can be
+    captured in a graph: at stages that were not drawn, the weight of the partners is zero.
 
     Attributes:
         share: λ of the current batch; 1 if it is not mixed.
-        weights: the weight of the partners by place: in the images, and after each stage but the last.
+        weights: the weight of the partners by place: in the images, and after each stage but the
+            last.
     """
 
     def __init__(self, config: TrainConfig, backbone: Backbone, device: torch.device) -> None:
         self.config, self.backbone = config, backbone
         blocks = list(getattr(backbone, "blocks", ())) if config.mix_stages else []
         if config.mix_stages and len(blocks) != len(backbone.stage_dims):
-            raise InputError(f"mix_stages is not possible with {backbone.spec.name}; use resnet12, conv4 or a variant.")
+            raise InputError(
+                f"mix_stages is not possible with {backbone.spec.name}; use resnet12, conv4 or a variant."
+            )
         self.share = torch.ones((), dtype=torch.float32, device=device)
         self.weights = torch.zeros(max(len(blocks), 1), dtype=torch.float32, device=device)
-        self._box = torch.zeros(4, dtype=torch.float32, device=device)  # top, bottom, left, right, from 0 to 1
+        self._box = torch.zeros(
+            4, dtype=torch.float32, device=device
+        )  # top, bottom, left, right, from 0 to 1
         from scipy.stats import beta  # noqa: PLC0415 (`nearshot train --help` does not need it)
 
         fractions = np.linspace(0, 1, N_QUANTILES + 1)
@@ -64,14 +70,21 @@ class Mixup:
 
     def draw(self, generator: torch.Generator) -> None:
         """Draw how the next batch is mixed."""
-        mixed, kind, amount, place, y, x = torch.rand(6, device=self.share.device, generator=generator).unbind()
+        mixed, kind, amount, place, y, x = torch.rand(
+            6, device=self.share.device, generator=generator
+        ).unbind()
         config, is_mixed = self.config, mixed < self.config.mix_probability
         cuts = is_mixed & bool(config.cutmix) & (kind < 0.5 if config.mixup else True)
         adds = is_mixed & bool(config.mixup) & ~cuts
-        half = torch.where(cuts, (1 - self._beta(config.cutmix, amount)).sqrt() / 2, 0.0)  # of the box's side
+        half = torch.where(
+            cuts, (1 - self._beta(config.cutmix, amount)).sqrt() / 2, 0.0
+        )  # of the box's side
         edges = torch.stack([y - half, y + half, x - half, x + half]).clamp(0, 1)
         self._box.copy_(edges)
-        places = torch.arange(len(self.weights), device=place.device) == (place * len(self.weights)).floor()
+        places = (
+            torch.arange(len(self.weights), device=place.device)
+            == (place * len(self.weights)).floor()
+        )
         self.weights.copy_(torch.where(adds & places, 1 - self._beta(config.mixup, amount), 0.0))
         self.share.copy_(1 - self.weights.sum())
 
@@ -79,11 +92,17 @@ class Mixup:
         """Mix images (image, 3, height, width) as drawn; the share becomes that of the pixels."""
         height, width = images.shape[2:]
         top, bottom, left, right = self._box.unbind()
-        rows, columns = ((torch.arange(side, device=images.device) + 0.5) / side for side in (height, width))
-        inside = ((rows >= top) & (rows < bottom))[:, None] & ((columns >= left) & (columns < right))  # (row, column)
+        rows, columns = (
+            (torch.arange(side, device=images.device) + 0.5) / side for side in (height, width)
+        )
+        inside = ((rows >= top) & (rows < bottom))[:, None] & (
+            (columns >= left) & (columns < right)
+        )  # (row, column)
         self.share.sub_(inside.float().mean())
         others = partners(images)
-        return torch.where(inside, others, torch.lerp(images, others, self.weights[0].to(images.dtype)))
+        return torch.where(
+            inside, others, torch.lerp(images, others, self.weights[0].to(images.dtype))
+        )
 
     def loss(self, loss_of: Callable[[Any], Tensor], targets: Tensor) -> Tensor:
         """Return the loss of the targets, and of the partners', by their shares."""

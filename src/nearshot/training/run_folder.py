@@ -9,7 +9,8 @@ events.out.tfevents.*    both, for TensorBoard (needs the extra `tensorboard`)
 checkpoint.pt            the state to resume from
 weights/                 epoch-0010.safetensors, …: the best epochs, and at the end the last one
 result.json              the best epochs with their accuracies; only a finished run has it
-evaluations/             later measurements; those of an unfinished run have names that begin with "unfinished"
+evaluations/             later measurements; those of an unfinished run have names that begin with
+"unfinished"
 """
 
 import hashlib
@@ -38,7 +39,9 @@ from nearshot.training.presets import PHOTOS, closest_preset
 
 __all__ = ["RunFolder", "best_epoch", "describe_environment", "folder_name", "run_name"]
 
-Best = dict[str, dict[str, Any]]  # by "5-shot centroid" and the like: the best epoch and its accuracy
+Best = dict[
+    str, dict[str, Any]
+]  # by "5-shot centroid" and the like: the best epoch and its accuracy
 CLASSES = "training_classes.json"
 NOTE = "training_classes"  # the key in the metadata of weights
 _IN_PYTHON = "(in Python, resume=True or overwrite=True)"
@@ -51,7 +54,10 @@ def run_name(config: TrainConfig) -> str:
     'default,seed=3'
     """
     preset, different = closest_preset(config)
-    own = {name: dataset_name(str(value)) if name == "dataset" else value for name, (_, value) in different.items()}
+    own = {
+        name: dataset_name(str(value)) if name == "dataset" else value
+        for name, (_, value) in different.items()
+    }
     name = ",".join([preset, *(f"{key}={_short(value)}" for key, value in own.items())])
     return re.sub(r"[^\w.,=+-]", "-", name)
 
@@ -66,11 +72,19 @@ def folder_name(config: TrainConfig) -> str:
     preset, different = closest_preset(config)
     if config.dataset not in SOURCES:
         different = differences(PHOTOS, config)
-    others = {name: own for name, (_, own) in different.items() if name not in ("dataset", "method", "seed")}
+    others = {
+        name: own
+        for name, (_, own) in different.items()
+        if name not in ("dataset", "method", "seed")
+    }
     if preset == "default" or "method" in different:
         preset = f"{dataset_name(config.dataset)}-{config.method_name}"
     parts = [preset, *([f"seed{config.seed}"] if config.seed else [])]
-    parts += [hashlib.sha256(json.dumps(others, sort_keys=True).encode()).hexdigest()[:4]] if others else []
+    parts += (
+        [hashlib.sha256(json.dumps(others, sort_keys=True).encode()).hexdigest()[:4]]
+        if others
+        else []
+    )
     return re.sub(r"[^\w.+-]", "-", "-".join(parts))
 
 
@@ -78,9 +92,10 @@ def folder_name(config: TrainConfig) -> str:
 class TrainingClasses:
     """The classes of a training split, as a run records them in its folder and in its weights.
 
-    Measured splits are compared with this record, since another preparation moves classes between splits. A class is
-    identified by its name: in the dataset that it was trained in, and among the datasets that nearshot knows, such as
-    miniImageNet and tieredImageNet. In other datasets, such as a user's own, an equal name may be another class.
+    Measured splits are compared with this record, since another preparation moves classes between
+    splits. A class is identified by its name: in the dataset that it was trained in, and among the
+    datasets that nearshot knows, such as miniImageNet and tieredImageNet. In other datasets, such
+    as a user's own, an equal name may be another class.
     """
 
     dataset: str
@@ -97,9 +112,14 @@ class TrainingClasses:
 
     def with_earlier(self, earlier: "TrainingClasses") -> "TrainingClasses":
         """Return the classes with those of an earlier training, where an equal name is the same class."""
-        if earlier.dataset != self.dataset and not {earlier.dataset, self.dataset} <= SOURCES.keys():
+        if (
+            earlier.dataset != self.dataset
+            and not {earlier.dataset, self.dataset} <= SOURCES.keys()
+        ):
             return self
-        return TrainingClasses(self.dataset, tuple(dict.fromkeys(self.class_names + earlier.class_names)))
+        return TrainingClasses(
+            self.dataset, tuple(dict.fromkeys(self.class_names + earlier.class_names))
+        )
 
     def check_unseen(self, store: Store, split: str) -> None:
         """Refuse a split that has training classes, unless it is `split="train"` of the same dataset."""
@@ -142,7 +162,9 @@ class RunFolder:
 
     def keep_weights(self, epochs: set[int]) -> None:
         """Remove the weights of all other epochs."""
-        for file in set(self.weights.glob("epoch-*.safetensors")) - set(map(self.weights_of, epochs)):
+        for file in set(self.weights.glob("epoch-*.safetensors")) - set(
+            map(self.weights_of, epochs)
+        ):
             file.unlink()
 
     @property
@@ -188,13 +210,26 @@ class RunFolder:
             raise InputError(f"Use either --resume or --overwrite, not both {_IN_PYTHON}.")
         self.weights.mkdir(parents=True, exist_ok=True)
         if not self._lock.acquire():
-            raise InputError(f"Another process is training in {self.path}. Wait for it, or choose another folder.")
+            raise InputError(
+                f"Another process is training in {self.path}. Wait for it, or choose another folder."
+            )
         for unfinished in [*self.path.glob(".*.partial"), *self.weights.glob(".*.partial")]:
             unfinished.unlink()  # of a process that was killed while it wrote
         if overwrite:  # removes the files of a run, and no others
-            files = [self.path / name for name in ("config.json", "environment.json", CLASSES, "result.json")]
-            files += [self.metrics, self.timing, self.checkpoint, *self.path.glob("events.out.tfevents.*")]
-            files += [*self.weights.glob("epoch-*.safetensors"), *(self.path / "evaluations").glob("*.json")]
+            files = [
+                self.path / name
+                for name in ("config.json", "environment.json", CLASSES, "result.json")
+            ]
+            files += [
+                self.metrics,
+                self.timing,
+                self.checkpoint,
+                *self.path.glob("events.out.tfevents.*"),
+            ]
+            files += [
+                *self.weights.glob("epoch-*.safetensors"),
+                *(self.path / "evaluations").glob("*.json"),
+            ]
             for file in files:
                 file.unlink(missing_ok=True)
         there = self.checkpoint.is_file()
@@ -214,7 +249,9 @@ class RunFolder:
         """Release the lock."""
         self._lock.release()
 
-    def describe(self, config: TrainConfig, environment: dict[str, Any], classes: TrainingClasses) -> None:
+    def describe(
+        self, config: TrainConfig, environment: dict[str, Any], classes: TrainingClasses
+    ) -> None:
         """Write the configuration, the classes and the environment; earlier environments are kept under "earlier"."""
         before: list[Any] = []
         if self.checkpoint.is_file() and (self.path / "environment.json").is_file():
@@ -241,12 +278,15 @@ def classes_of_network(network: str) -> TrainingClasses | None:
 def best_epoch(best: Best, n_shot: int, classifier: str) -> int | None:
     """Return the epoch with the best validation accuracy for a number of shots and a classifier; None if none has.
 
-    Shots that were not validated have the nearest ones' epoch; other classifiers have nearest centroid's.
+    Shots that were not validated have the nearest ones' epoch; other classifiers have nearest
+    centroid's.
 
     >>> best_epoch({"1-shot centroid": {"epoch": 10}, "5-shot centroid": {"epoch": 20}}, 7, "knn")
     20
     """
-    validated = classifier if any(name.endswith(f"-shot {classifier}") for name in best) else "centroid"
+    validated = (
+        classifier if any(name.endswith(f"-shot {classifier}") for name in best) else "centroid"
+    )
     epochs = {
         int(name.split("-shot ")[0]): int(one["epoch"])
         for name, one in best.items()
@@ -278,7 +318,11 @@ def _device_name(device: torch.device) -> str:
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     described = Path("/proc/cpuinfo")
-    found = re.search(r"^model name\s*: *(\S.*)", described.read_text() if described.is_file() else "", re.MULTILINE)
+    found = re.search(
+        r"^model name\s*: *(\S.*)",
+        described.read_text() if described.is_file() else "",
+        re.MULTILINE,
+    )
     return found[1].strip() if found else platform.processor() or "CPU"
 
 

@@ -8,7 +8,9 @@ from types import FrameType
 
 
 @contextmanager
-def handling(handler: Callable[[int, FrameType | None], None], *numbers: signal.Signals) -> Iterator[None]:
+def handling(
+    handler: Callable[[int, FrameType | None], None], *numbers: signal.Signals
+) -> Iterator[None]:
     """Install a signal handler for a while; a no-op in a thread, where Python allows none."""
     in_main = threading.current_thread() is threading.main_thread()
     before = {number: signal.signal(number, handler) for number in numbers if in_main}

@@ -30,7 +30,9 @@ class Prepared(NamedTuple):
     """A batch as the network sees it."""
 
     images: Tensor  # (image, 3, height, width) of this rank, augmented and normalised
-    turns: Tensor | None = None  # (image,) of the whole batch: the quarters by which each image is turned
+    turns: Tensor | None = (
+        None  # (image,) of the whole batch: the quarters by which each image is turned
+    )
     answers: Tensor | None = None  # of the teacher to this rank's images, before they are mixed
 
 
@@ -39,15 +41,27 @@ class Step:
 
     Attributes:
         network: the learner, on the device, as Fabric set it up.
-        optimiser: the one inside Fabric's, which has a copy of its attributes that may be out of date.
+        optimiser: the one inside Fabric's, which has a copy of its attributes that may be out of
+            date.
         generator: the random numbers of augmentation and pair subsampling, the same on all ranks.
-        log_temperature: the logarithm of a learnt temperature, which must stay positive; None if it is not learnt.
+        log_temperature: the logarithm of a learnt temperature, which must stay positive; None if it
+            is not learnt.
     """
 
     def __init__(
-        self, fabric: Fabric, hardware: Hardware, config: TrainConfig, learner: Learner, teacher: Teacher | None = None
+        self,
+        fabric: Fabric,
+        hardware: Hardware,
+        config: TrainConfig,
+        learner: Learner,
+        teacher: Teacher | None = None,
     ) -> None:
-        self.fabric, self.hardware, self.config, self.method = fabric, hardware, config, resolve_method(config)
+        self.fabric, self.hardware, self.config, self.method = (
+            fabric,
+            hardware,
+            config,
+            resolve_method(config),
+        )
         self.learner, self.teacher, device = learner, teacher, fabric.device
         for network in (learner, teacher) if teacher is not None else (learner,):
             network.to(device).to(memory_format=hardware.memory_format)  # type: ignore[call-overload]
@@ -56,7 +70,9 @@ class Step:
         if hardware.fuse:
             fuse(learner.backbone)
         self.average = WeightAverage(learner, config.ema_decay) if config.ema_decay else None
-        self.mixup = Mixup(config, learner.backbone, device) if config.mixup or config.cutmix else None
+        self.mixup = (
+            Mixup(config, learner.backbone, device) if config.mixup or config.cutmix else None
+        )
         if hardware.compile:
             learner.compile()
         self.log_temperature: nn.Parameter | None = None
@@ -73,13 +89,21 @@ class Step:
         config, device = self.config, self.fabric.device
         weights = [weight for weight in self.learner.parameters() if weight.requires_grad]
         groups: list[dict[str, Any]] = [{"params": weights, "weight_decay": config.weight_decay}]
-        if self.log_temperature is not None:  # without decay, since no temperature is the natural one
+        if (
+            self.log_temperature is not None
+        ):  # without decay, since no temperature is the natural one
             groups.append({"params": [self.log_temperature], "weight_decay": 0.0})
         cuda = device.type == "cuda"
-        rate = torch.tensor(config.learning_rate, dtype=torch.float32, device=device) if cuda else config.learning_rate
+        rate = (
+            torch.tensor(config.learning_rate, dtype=torch.float32, device=device)
+            if cuda
+            else config.learning_rate
+        )
         if config.optimiser == "adam":
             return torch.optim.Adam(groups, lr=rate, fused=cuda, capturable=cuda)
-        return torch.optim.SGD(groups, lr=rate, momentum=config.momentum, nesterov=config.nesterov, fused=cuda)
+        return torch.optim.SGD(
+            groups, lr=rate, momentum=config.momentum, nesterov=config.nesterov, fused=cuda
+        )
 
     def __call__(self, images: Tensor, labels: Tensor) -> Tensor:
         """Take a step and return the loss: images (image, height, width, 3) uint8 of this rank, and labels of all."""
@@ -103,7 +127,9 @@ class Step:
         config, spec = self.config, self.learner.backbone.spec
         rank, n_ranks = self.fabric.global_rank, self.fabric.world_size
         size, share = spec.input_size, (rank, n_ranks)
-        inputs = augment(images, config.augmentation, size=size, generator=self.generator, share=share)
+        inputs = augment(
+            images, config.augmentation, size=size, generator=self.generator, share=share
+        )
         inputs = normalise_images(inputs, *spec.normalisation)
         turns = None
         if config.rotation_weight:
@@ -125,12 +151,20 @@ class Step:
     def loss(self, embedded: Embedded, labels: Tensor, batch: Prepared) -> Tensor:
         """Return the loss of the whole batch, of which this rank has embedded its share."""
         config = self.config
-        temperature = config.temperature if self.log_temperature is None else self.log_temperature.exp()
-        embeddings, logits, turn_logits = (None if one is None else gather_batch(one) for one in embedded)
+        temperature = (
+            config.temperature if self.log_temperature is None else self.log_temperature.exp()
+        )
+        embeddings, logits, turn_logits = (
+            None if one is None else gather_batch(one) for one in embedded
+        )
         inputs = LossInputs(cast(Tensor, embeddings), logits, labels, temperature, self.generator)
-        loss = self._mixed(lambda given: self.method.loss(inputs._replace(labels=given), config), labels)
+        loss = self._mixed(
+            lambda given: self.method.loss(inputs._replace(labels=given), config), labels
+        )
         if turn_logits is not None and batch.turns is not None:
-            of_turns = self._mixed(lambda given: cross_entropy_loss(turn_logits, given), batch.turns)
+            of_turns = self._mixed(
+                lambda given: cross_entropy_loss(turn_logits, given), batch.turns
+            )
             loss = loss + config.rotation_weight * of_turns
         if self.teacher is not None and batch.answers is not None:
             teacher, answers = self.teacher, gather_batch(batch.answers)
@@ -153,8 +187,8 @@ class Step:
     def _backward_in_parts(self, batch: Prepared, labels: Tensor, part_size: int) -> Tensor:
         """Embed in parts, compute the loss of all, then embed each part again and back-propagate its gradient.
 
-        The memory never holds more than one part's activations. The first pass changes nothing: batch norm's
-        statistics go to copies, and the second pass draws the same random numbers.
+        The memory never holds more than one part's activations. The first pass changes nothing:
+        batch norm's statistics go to copies, and the second pass draws the same random numbers.
         """
         parts = batch.images.split(part_size)
         buffers = {name: buffer.clone() for name, buffer in self.learner.named_buffers()}
@@ -163,7 +197,9 @@ class Step:
         with torch.no_grad(), self.fabric.autocast():
             first_pass = [functional_call(self.learner, buffers, (part,)) for part in parts]
         columns = zip(*first_pass, strict=True)
-        embedded = Embedded._make(None if one[0] is None else torch.cat(one).requires_grad_() for one in columns)
+        embedded = Embedded._make(
+            None if one[0] is None else torch.cat(one).requires_grad_() for one in columns
+        )
         loss = self.loss(embedded, labels, batch)
         self.fabric.backward(loss)
         gradients = [None if value is None else value.grad for value in embedded]
@@ -201,14 +237,16 @@ def learning_rate_factor(step: int, n_steps: int, config: TrainConfig) -> float:
 def captured(step: Step, images: Tensor, labels: Tensor) -> Callable[[Tensor, Tensor], Tensor]:
     """Record a step as a CUDA graph, whose replay launches all kernels at once.
 
-    The warm-up that recording needs leaves weights, statistics and random numbers unchanged. Returns a function like
-    the step; its result is valid until the next call.
+    The warm-up that recording needs leaves weights, statistics and random numbers unchanged.
+    Returns a function like the step; its result is valid until the next call.
     """
 
     def changing() -> list[Tensor]:
         """Return everything that a step changes, the state of the optimiser last."""
         own = [step.log_temperature] if step.log_temperature is not None else []
-        average = [] if step.average is None else [*step.average.parameters(), *step.average.buffers()]
+        average = (
+            [] if step.average is None else [*step.average.parameters(), *step.average.buffers()]
+        )
         moments = [value for state in step.optimiser.state.values() for value in state.values()]
         tensors = [value for value in moments if isinstance(value, Tensor)]
         return [*step.learner.parameters(), *step.learner.buffers(), *own, *average, *tensors]

@@ -43,10 +43,12 @@ class TrainResult:
 
     Attributes:
         folder: the run's folder.
-        best: for each of "1-shot centroid" and the like, the accuracy of the best epoch on the validation split.
+        best: for each of "1-shot centroid" and the like, the accuracy of the best epoch on the
+            validation split.
         best_epochs: for each of them, the epoch.
         history: the log, one entry per epoch.
-        initial: the accuracies of the initial network, epoch 0, by the same names; empty without `init`.
+        initial: the accuracies of the initial network, epoch 0, by the same names; empty without
+            `init`.
         finished: False if the run was stopped by a signal before its end.
         rank: the rank of this process; 0 is the one to report for all.
     """
@@ -83,24 +85,26 @@ def train(
 ) -> TrainResult:
     """Train a network, and keep the epochs that are best on the validation split.
 
-    Ctrl-C and SIGTERM raise no exception: the run saves a checkpoint, and the result's `finished` is False. A second
-    Ctrl-C interrupts at once. In a thread, signals are not noticed.
+    Ctrl-C and SIGTERM raise no exception: the run saves a checkpoint, and the result's `finished`
+    is False. A second Ctrl-C interrupts at once. In a thread, signals are not noticed.
 
     Args:
         config: what to train.
         folder: the run's folder; by default runs/ and a name made from the configuration.
         data_dir: where prepared datasets live; by default $NEARSHOT_DATA, or ~/.cache/nearshot.
         hardware: the devices; by default one GPU if available, else the CPU.
-        auto: the names of settings that may adapt to the data: a smaller batch where there are few images, fewer ways
-            where there are few classes. Of "batch_size", "images_per_class", "n_shot", "least_images",
-            "validation_way", "validation_shots" and "validation_queries". Each change is logged, and written to the
-            run's configuration; a resumed run keeps its settings.
+        auto: the names of settings that may adapt to the data: a smaller batch where there are few
+            images, fewer ways where there are few classes. Of "batch_size", "images_per_class",
+            "n_shot", "least_images", "validation_way", "validation_shots" and "validation_queries".
+            Each change is logged, and written to the run's configuration; a resumed run keeps its
+            settings.
         resume: resume from the folder's checkpoint, if it has one.
         overwrite: replace a run in the same folder.
         options: `allow_few_images`, whether to train on fewer than 5 classes or 50 images;
-            `checkpoint_seconds`, the least time between two checkpoints, which are written at the end of an epoch
-            (default: 10); `show`, whether to show progress (default: a bar on a terminal, and lines elsewhere);
-            `wandb`, a Weights & Biases project to log to as well (needs the extra `wandb`).
+            `checkpoint_seconds`, the least time between two checkpoints, which are written at the
+            end of an epoch (default: 10); `show`, whether to show progress (default: a bar on a
+            terminal, and lines elsewhere); `wandb`, a Weights & Biases project to log to as well
+            (needs the extra `wandb`).
     """
     called = time.perf_counter()
     for name in options.keys() - RunOptions.__annotations__.keys():
@@ -109,11 +113,16 @@ def train(
         import_wandb()  # fails before anything is overwritten
     where: dict[str, Any] = {"folder": folder, "data_dir": data_dir}
     few = options.get("allow_few_images", False)
-    plan = RunPlan(config, hardware or Hardware(), **where, auto=auto, resume=resume, allow_few_images=few)
+    plan = RunPlan(
+        config, hardware or Hardware(), **where, auto=auto, resume=resume, allow_few_images=few
+    )
     training = Training(plan)
     config, fabric, run, progress = plan.config, plan.fabric, plan.run, training.progress
     stop_every = 1 if fabric.world_size == 1 else STEPS_BETWEEN_STOP_CHECKS
-    with naming_lost_ranks(fabric, run.path), _locked(plan, resume=resume, overwrite=overwrite) as resumes:
+    with (
+        naming_lost_ranks(fabric, run.path),
+        _locked(plan, resume=resume, overwrite=overwrite) as resumes,
+    ):
         if resumes:
             state = checkpoint.read_checkpoint(run.checkpoint)
             checkpoint.check_same_training(state, config, plan.fingerprints)
@@ -129,8 +138,12 @@ def train(
             environment = describe_environment(fabric.device)
             environment |= {"hardware": used, "fingerprints": plan.fingerprints}
             run.describe(config, environment, plan.classes)
-        shown: dict[str, Any] = {"show": options.get("show"), "wandb": options.get("wandb")} if is_first else {}
-        log = RunLog(run, config, progress, len(plan.sampler), writes=is_first, called=called, **shown)
+        shown: dict[str, Any] = (
+            {"show": options.get("show"), "wandb": options.get("wandb")} if is_first else {}
+        )
+        log = RunLog(
+            run, config, progress, len(plan.sampler), writes=is_first, called=called, **shown
+        )
         with log, stop_signal() as stopping:
             log.say(
                 f"{plan.method.title} on {config.dataset}: {config.backbone}, {counted(config.epochs, 'epoch')} of "
@@ -140,7 +153,9 @@ def train(
             training.warm_up()
             if config.init is not None and progress.step == 0:
                 progress.initial = training.validate(0)
-                log.say(f"epoch 0/{config.epochs}, the initial network: {log.described(progress.initial)}")
+                log.say(
+                    f"epoch 0/{config.epochs}, the initial network: {log.described(progress.initial)}"
+                )
             while progress.epoch <= config.epochs:
                 started, n_images = time.perf_counter(), 0
                 for number, n_left in training.steps():
@@ -174,7 +189,8 @@ def train(
 def _locked(plan: RunPlan, *, resume: bool, overwrite: bool) -> Iterator[bool]:
     """Hold the lock of the run's folder, on the first rank; yield whether it has a checkpoint to resume from.
 
-    Meanwhile cuDNN chooses its fastest algorithms by trying them, which pays where batch sizes never change.
+    Meanwhile cuDNN chooses its fastest algorithms by trying them, which pays where batch sizes
+    never change.
     """
     resumes = on_first_rank(plan.fabric, lambda: plan.run.start(resume=resume, overwrite=overwrite))
     before = torch.backends.cudnn.benchmark
@@ -199,11 +215,17 @@ class Training:
         hardware = replace(plan.hardware, residence=self.feed.residence)
         self.step = Step(fabric, hardware, self.config, plan.learner, plan.teacher)
         self.take_step: Callable[[Tensor, Tensor], Tensor] = self.step  # or the same, captured
-        self.saved = self.step.average or self.step.learner  # whose weights are measured and written
+        self.saved = (
+            self.step.average or self.step.learner
+        )  # whose weights are measured and written
         backbone = self.saved.backbone
         network = torch.compile(backbone, dynamic=False) if hardware.compile else backbone
         most = max(len(one.labels) for one in plan.stores.values())
-        self.embedder = in_one_size(network, device, most) if hardware.compile or device.type == "cuda" else None
+        self.embedder = (
+            in_one_size(network, device, most)
+            if hardware.compile or device.type == "cuda"
+            else None
+        )
         self.progress, self.warnings, self.saved_at = Progress(), list[str](), time.monotonic()
 
     def warm_up(self) -> None:
@@ -217,7 +239,9 @@ class Training:
         """Take the remaining steps of the epoch; after each, yield its number and how many follow."""
         fabric, sampler = self.fabric, self.plan.sampler
         share = sampler.batch_size // fabric.world_size
-        order = sampler.epoch_indices().view(-1, sampler.batch_size)  # (batch, image), the rest of the epoch
+        order = sampler.epoch_indices().view(
+            -1, sampler.batch_size
+        )  # (batch, image), the rest of the epoch
         made_of = compositions(self.labels[order], self.config, self.plan.method)
         batch_labels = self.device_labels[order.to(fabric.device)]
         own = order.view(len(order), fabric.world_size, share)[:, fabric.global_rank].flatten()
@@ -240,7 +264,12 @@ class Training:
         loss = float(progress.loss_sum) / progress.n_steps  # waits for the device
         self._check_finite(loss)
         rate = float(step.optimiser.param_groups[0]["lr"])
-        record = {"epoch": progress.epoch, "step": progress.step, "loss": loss, "learning_rate": rate}
+        record = {
+            "epoch": progress.epoch,
+            "step": progress.step,
+            "loss": loss,
+            "learning_rate": rate,
+        }
         if step.log_temperature is not None:
             record["temperature"] = float(step.log_temperature.detach().exp())
         if any(progress.made_of):
@@ -264,7 +293,9 @@ class Training:
         if store is not None:
             embedded = self._embed(ImageFeed(store.images, self.fabric.device))
             found = evaluate_many(
-                FeatureSet(embedded, store.labels, centre, store.class_names, "val", store.fingerprint),
+                FeatureSet(
+                    embedded, store.labels, centre, store.class_names, "val", store.fingerprint
+                ),
                 n_way=config.validation_way,
                 n_shots=config.validation_shots,
                 n_query=self.plan.validation_queries,
@@ -273,7 +304,9 @@ class Training:
                 small_classes="leave out",
                 progress=False,
             )
-            accuracies = {f"{one.n_shot}-shot {one.classifier}": accuracy for one, accuracy in found.items()}
+            accuracies = {
+                f"{one.n_shot}-shot {one.classifier}": accuracy for one, accuracy in found.items()
+            }
         if 2 * epoch >= config.epochs:  # at first, any network may look like this
             self.warnings = warnings_about(features, accuracies.values(), config)
         for name, accuracy in accuracies.items():
@@ -284,7 +317,13 @@ class Training:
             notes = {"run": self.run.path.name, "epoch": str(epoch), "dataset": config.dataset}
             notes[NOTE] = json.dumps(self.plan.classes.as_dict())
             heads = {name: getattr(self.saved, name, None) for name in ("projection", "head")}
-            save_backbone(self.saved.backbone, self.run.weights_of(epoch), training_mean=centre, notes=notes, **heads)
+            save_backbone(
+                self.saved.backbone,
+                self.run.weights_of(epoch),
+                training_mean=centre,
+                notes=notes,
+                **heads,
+            )
         return {name: accuracy.mean for name, accuracy in accuracies.items()}
 
     def _embed(self, feed: ImageFeed) -> Tensor:
@@ -300,25 +339,45 @@ class Training:
         state = checkpoint.state_of(self.step, self.plan.sampler, self.progress)
         state |= {"config": self.config.as_dict(), "fingerprints": self.plan.fingerprints}
         checkpoint.write_checkpoint(self.run.checkpoint, state)
-        self.run.keep_weights({int(best["epoch"]) for best in self.progress.best.values()} | {self.config.epochs})
+        self.run.keep_weights(
+            {int(best["epoch"]) for best in self.progress.best.values()} | {self.config.epochs}
+        )
 
     def result(self, *, finished: bool) -> TrainResult:
         """Return the result, the same on all ranks; the first writes the result.json of a finished run."""
         progress, run = self.progress, self.run
         if finished and self.fabric.is_global_zero:
-            content = {"run": run.path.name, "config": self.config.as_dict(), "fingerprints": self.plan.fingerprints}
-            content |= {"best": progress.best, "initial": progress.initial, "last": progress.history[-1]}
+            content = {
+                "run": run.path.name,
+                "config": self.config.as_dict(),
+                "fingerprints": self.plan.fingerprints,
+            }
+            content |= {
+                "best": progress.best,
+                "initial": progress.initial,
+                "last": progress.history[-1],
+            }
             run.write("result.json", content | {"environment": run.read("environment.json")})
-        best, history, initial = self.fabric.broadcast((progress.best, progress.history, progress.initial))
+        best, history, initial = self.fabric.broadcast(
+            (progress.best, progress.history, progress.initial)
+        )
         self.fabric.barrier()  # no rank leaves while another is still receiving
         accuracies = {name: Accuracy.from_dict(values) for name, values in best.items()}
         epochs = {name: int(values["epoch"]) for name, values in best.items()}
-        return TrainResult(run.path, accuracies, epochs, history, finished, self.fabric.global_rank, initial)
+        return TrainResult(
+            run.path, accuracies, epochs, history, finished, self.fabric.global_rank, initial
+        )
 
     def _check_finite(self, loss: float = 0.0) -> None:
         """Refuse to continue, or to save, where the loss or a weight is not finite."""
-        weights = [tensor for tensor in self.step.learner.state_dict().values() if tensor.is_floating_point()]
-        if math.isfinite(loss) and bool(torch.stack([tensor.isfinite().all() for tensor in weights]).all()):
+        weights = [
+            tensor
+            for tensor in self.step.learner.state_dict().values()
+            if tensor.is_floating_point()
+        ]
+        if math.isfinite(loss) and bool(
+            torch.stack([tensor.isfinite().all() for tensor in weights]).all()
+        ):
             return
         problem = "weights are not finite" if math.isfinite(loss) else f"loss is {loss}"
         raise NearshotError(
@@ -334,18 +393,24 @@ def effective_dimensions(features: Tensor) -> float:
     2.0
     """
     centred = features.double() - features.double().mean(0)
-    gram = centred.T @ centred if len(centred) > centred.shape[1] else centred @ centred.T  # has the same eigenvalues
+    gram = (
+        centred.T @ centred if len(centred) > centred.shape[1] else centred @ centred.T
+    )  # has the same eigenvalues
     return float(gram.trace() ** 2 / gram.square().sum().clamp(min=torch.finfo(gram.dtype).tiny))
 
 
-def warnings_about(features: Tensor, accuracies: Collection[Accuracy], config: TrainConfig) -> list[str]:
+def warnings_about(
+    features: Tensor, accuracies: Collection[Accuracy], config: TrainConfig
+) -> list[str]:
     """Return a warning if the features of training images collapse, and if all validation accuracies are at chance."""
     found, options = [], ["lower the learning rate"]
     options += ["use --optimiser adam"] if config.optimiser != "adam" else []
     options += ["start from a trained network (--init)"] if config.init is None else []
     advice = f"To try: {', '.join(options)}."
     if effective_dimensions(features) < COLLAPSED:
-        found.append(f"Warning: the embeddings collapse: nearly all images have the same, or lie on a line. {advice}")
+        found.append(
+            f"Warning: the embeddings collapse: nearly all images have the same, or lie on a line. {advice}"
+        )
     if accuracies and all(one.mean <= AT_CHANCE * 100 / one.protocol.n_way for one in accuracies):
         found.append(f"Warning: validation is at chance, as if classes were guessed. {advice}")
     return found

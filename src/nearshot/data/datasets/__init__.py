@@ -11,9 +11,20 @@ from nearshot.data.datasets.omniglot import OMNIGLOT, omniglot_name, plan_omnigl
 from nearshot.data.datasets.source import Plan, Source
 from nearshot.data.datasets.tiered_imagenet import TIERED_IMAGENET
 
-__all__ = ["SOURCES", "Plan", "Source", "omniglot_name", "plan_folder", "plan_glyphs", "plan_omniglot"]
+__all__ = [
+    "SOURCES",
+    "Plan",
+    "Source",
+    "omniglot_name",
+    "plan_folder",
+    "plan_glyphs",
+    "plan_omniglot",
+]
 
 SOURCES: Mapping[str, Source] = MappingProxyType(
-    {source.name: source for source in (GLYPHS, CIFAR_FS, MINI_IMAGENET, TIERED_IMAGENET, *OMNIGLOT)}
+    {
+        source.name: source
+        for source in (GLYPHS, CIFAR_FS, MINI_IMAGENET, TIERED_IMAGENET, *OMNIGLOT)
+    }
 )
 """The datasets that nearshot knows, by name."""

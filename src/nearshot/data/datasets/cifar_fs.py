@@ -15,15 +15,21 @@ def plan_cifar_fs(files: Files) -> Plan:
         layout, groups = "CIFAR-100's python pickles", source.by_class(_from_pickles(files, paths))
     else:
         layout, groups = "cifar100.zip: data/<class>/<image>.png", source.images_by_folder(files)
-    return Plan(layout, source.split_images(groups, source.standard_splits("cifar-fs"), files, "CIFAR-FS"))
+    return Plan(
+        layout, source.split_images(groups, source.standard_splits("cifar-fs"), files, "CIFAR-FS")
+    )
 
 
 def _from_pickles(files: Files, paths: dict[str, str]) -> Iterator[SourceImage]:
     class_names = source.load_pickle(files.read(paths["meta"]), "meta")["fine_label_names"]
     for part in ("train", "test"):
         content = source.load_pickle(files.read(paths[part]), part)
-        pixels = content["data"].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)  # (image, height, width, 3)
-        for image, label, name in zip(pixels, content["fine_labels"], content["filenames"], strict=True):
+        pixels = (
+            content["data"].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
+        )  # (image, height, width, 3)
+        for image, label, name in zip(
+            pixels, content["fine_labels"], content["filenames"], strict=True
+        ):
             yield SourceImage(class_names[label], f"{class_names[label]}/{name}", image.copy)
 
 

@@ -13,7 +13,11 @@ from nearshot.errors import FileFormatError, InputError
 from nearshot.text import counted, format_list
 
 DEFAULT_FRACTIONS = {"train": 0.64, "val": 0.16, "test": 0.2}
-WITHOUT = {"train": "for training", "val": "to choose the best epoch", "test": "to measure the accuracy on new classes"}
+WITHOUT = {
+    "train": "for training",
+    "val": "to choose the best epoch",
+    "test": "to measure the accuracy on new classes",
+}
 
 
 def plan_folder(
@@ -26,9 +30,9 @@ def plan_folder(
 ) -> Plan:
     """Find the images of a folder or archive, and split its classes.
 
-    Folders named train, val and test with one folder per class inside are the splits. Otherwise classes are split by
-    the given lists, or by fractions. The random order of the classes is a hash of the seed and their names: it is the
-    same on every machine, and a new class moves few others.
+    Folders named train, val and test with one folder per class inside are the splits. Otherwise
+    classes are split by the given lists, or by fractions. The random order of the classes is a hash
+    of the seed and their names: it is the same on every machine, and a new class moves few others.
 
     Args:
         files: the folder or archive.
@@ -38,7 +42,9 @@ def plan_folder(
         seed: the seed of the random split.
     """
     if classes is not None and fractions is not None:
-        raise InputError("Classes are split by lists or by fractions; give either classes or fractions.")
+        raise InputError(
+            "Classes are split by lists or by fractions; give either classes or fractions."
+        )
     remarks: list[str] = []
     if table is not None:
         groups, layout = _from_table(files, table), f"table {table}"
@@ -47,10 +53,14 @@ def plan_folder(
         empty = files.folders_without_images()
         if empty:
             n_empty = counted(len(empty), "folder")
-            remarks.append(f"Skipped {n_empty} without images in {files.label}: {format_list(empty)}.")
+            remarks.append(
+                f"Skipped {n_empty} without images in {files.label}: {format_list(empty)}."
+            )
         by_split = _by_split_folders(files)
         if by_split is not None and classes is None and fractions is None:
-            return Plan("train, val and test folders with one folder per class", by_split, tuple(remarks))
+            return Plan(
+                "train, val and test folders with one folder per class", by_split, tuple(remarks)
+            )
     if len(groups) < 2:
         raise FileFormatError(
             f"{files.label} has images of {counted(len(groups), 'class', 'classes')}; put those of each class into a "
@@ -64,16 +74,22 @@ def plan_folder(
         missing = [split for split, share in shares.items() if share > 0 and not drawn[split]]
         if missing:
             n_classes = counted(len(groups), "class", "classes")
-            means = "; ".join(f"there is no {split!r} split {WITHOUT.get(split, '')}" for split in missing)
+            means = "; ".join(
+                f"there is no {split!r} split {WITHOUT.get(split, '')}" for split in missing
+            )
             advice = "Add classes, or split them by fractions (--fractions) or by lists (classes=, --train-classes)."
             remarks.append(f"{files.label} has too few classes, {n_classes}: {means}. {advice}")
     shared = [name for name in groups if sum(name in names for names in classes.values()) > 1]
     if shared:
-        raise InputError(f"Class {shared[0]!r} is in more than one split; few-shot splits must not share classes.")
+        raise InputError(
+            f"Class {shared[0]!r} is in more than one split; few-shot splits must not share classes."
+        )
     return Plan(layout, source.split_images(groups, classes, files, "the splits"), tuple(remarks))
 
 
-def split_at_random(names: Sequence[str], fractions: Mapping[str, float] | None, seed: int) -> dict[str, list[str]]:
+def split_at_random(
+    names: Sequence[str], fractions: Mapping[str, float] | None, seed: int
+) -> dict[str, list[str]]:
     """Split classes by fractions that add up to 1, or by the default ones, reproducibly by their names.
 
     >>> split_at_random(["ant", "bee", "cat", "dog", "elk"], {"train": 0.6, "test": 0.4}, seed=0)
@@ -83,8 +99,12 @@ def split_at_random(names: Sequence[str], fractions: Mapping[str, float] | None,
     if not (all(share >= 0 for share in shares.values()) and abs(sum(shares.values()) - 1) <= 1e-6):
         raise InputError(f"fractions must be positive and add up to 1, not {dict(shares)}.")
     stops = [round(total * len(names)) for total in accumulate(shares.values())]
-    sizes = {split: stop - start for split, start, stop in zip(shares, [0, *stops], stops, strict=False)}
-    if fractions is None:  # a single class has no episodes: take classes from training, or drop the split
+    sizes = {
+        split: stop - start for split, start, stop in zip(shares, [0, *stops], stops, strict=False)
+    }
+    if (
+        fractions is None
+    ):  # a single class has no episodes: take classes from training, or drop the split
         val = max(sizes["val"], 2) if len(names) >= 6 else 0
         test = max(sizes["test"], 2) if len(names) >= 4 else 0
         sizes = {"train": len(names) - val - test, "val": val, "test": test}

@@ -1,9 +1,10 @@
 """Glyphs: characters of many scripts, rendered from the fonts that matplotlib ships. Nothing is downloaded.
 
-A class is a character. An image shows it in one of several fonts, slightly rotated, sheared, scaled and shifted.
-Training, validation and test have different scripts, as Omniglot has different alphabets. Of characters that look
-alike, such as A, Α and А or c and C, only the first is kept, so that no training class appears in the test split.
-Images should not be flipped: many scripts have letters that are each other's mirror image.
+A class is a character. An image shows it in one of several fonts, slightly rotated, sheared, scaled
+and shifted. Training, validation and test have different scripts, as Omniglot has different
+alphabets. Of characters that look alike, such as A, Α and А or c and C, only the first is kept, so
+that no training class appears in the test split. Images should not be flipped: many scripts have
+letters that are each other's mirror image.
 """
 
 import unicodedata
@@ -40,7 +41,9 @@ def plan_glyphs() -> Plan:
     """List the characters and their images. An image is drawn when it is read."""
     splits = {
         split: [
-            SourceImage(_class_name(letter), f"{_class_name(letter)}/{i:03}", partial(_draw, letter, i))
+            SourceImage(
+                _class_name(letter), f"{_class_name(letter)}/{i:03}", partial(_draw, letter, i)
+            )
             for letter in letters
             for i in range(IMAGES_PER_CLASS)
         ]
@@ -54,8 +57,11 @@ def _letters() -> dict[str, tuple[str, ...]]:
     """Return the letters of each split, without letters that look like an earlier one."""
     by_script: dict[str, list[str]] = {}
     for letter in map(chr, sorted(_font(FACES[0])[1])):
-        # Letters without accents, which Unicode decomposes; the first word of a letter's Unicode name is its script.
-        is_letter = unicodedata.category(letter).startswith("L") and not unicodedata.decomposition(letter)
+        # Letters without accents, which Unicode decomposes; the first word of a letter's Unicode
+        # name is its script.
+        is_letter = unicodedata.category(letter).startswith("L") and not unicodedata.decomposition(
+            letter
+        )
         if is_letter and len(_faces_with(letter)) >= FEWEST_FACES:
             by_script.setdefault(unicodedata.name(letter, "").split(" ")[0], []).append(letter)
     thumbnails: npt.NDArray[np.float32] = np.zeros((0, THUMBNAIL**2), dtype=np.float32)
@@ -63,7 +69,9 @@ def _letters() -> dict[str, tuple[str, ...]]:
     for split, scripts in SCRIPTS.items():
         kept[split] = ()
         for letter in chain.from_iterable(by_script[script] for script in scripts):
-            looks = np.stack([_thumbnail(letter, face) for face in _faces_with(letter)])  # (face, pixel)
+            looks = np.stack(
+                [_thumbnail(letter, face) for face in _faces_with(letter)]
+            )  # (face, pixel)
             if looks.any(1).all() and float((thumbnails @ looks.T).max(initial=0)) <= ALIKE:
                 kept[split] += (letter,)
                 thumbnails = np.concatenate([thumbnails, looks])
@@ -92,7 +100,9 @@ def _glyph(letter: str, face: str) -> Image.Image:
     image = Image.new("L", (CANVAS, CANVAS))
     pen, (font, _) = ImageDraw.Draw(image), _font(face)
     left, top, right, bottom = pen.textbbox((0, 0), letter, font=font)
-    pen.text(((CANVAS - left - right) / 2, (CANVAS - top - bottom) / 2), letter, fill=255, font=font)
+    pen.text(
+        ((CANVAS - left - right) / 2, (CANVAS - top - bottom) / 2), letter, fill=255, font=font
+    )
     return image
 
 
@@ -107,7 +117,9 @@ def _thumbnail(letter: str, face: str) -> npt.NDArray[np.float32]:
     longer = max(width, height)
     square = Image.new("L", (longer, longer))
     square.paste(image.crop(box), ((longer - width) // 2, (longer - height) // 2))
-    look = np.asarray(square.resize((THUMBNAIL, THUMBNAIL), Image.Resampling.BOX), dtype=np.float32).ravel()
+    look = np.asarray(
+        square.resize((THUMBNAIL, THUMBNAIL), Image.Resampling.BOX), dtype=np.float32
+    ).ravel()
     length = np.linalg.norm(look)
     return look / length if length else look
 
@@ -115,7 +127,9 @@ def _thumbnail(letter: str, face: str) -> npt.NDArray[np.float32]:
 def _draw(letter: str, index: int) -> Pixels:
     """Draw one image of a letter: fonts in turn, with a small random rotation, shear, scale and shift."""
     faces = _faces_with(letter)
-    random = np.random.Generator(np.random.PCG64([SEED, ord(letter), index])).random(6) * 2 - 1  # in [−1, 1)
+    random = (
+        np.random.Generator(np.random.PCG64([SEED, ord(letter), index])).random(6) * 2 - 1
+    )  # in [−1, 1)
     angle, shear = 0.2 * random[0], 0.2 * random[1]
     across, down = 1 + 0.15 * random[2], 1 + 0.15 * random[3]
     # Maps a point of the result to one of the canvas, both relative to their centres.
@@ -129,7 +143,9 @@ def _draw(letter: str, index: int) -> Pixels:
         (*(matrix[0] / 3), shift[0], *(matrix[1] / 3), shift[1]),
         Image.Resampling.BILINEAR,
     )
-    small = np.asarray(large.resize((GLYPHS_SIDE, GLYPHS_SIDE), Image.Resampling.BOX), dtype=np.uint8)
+    small = np.asarray(
+        large.resize((GLYPHS_SIDE, GLYPHS_SIDE), Image.Resampling.BOX), dtype=np.uint8
+    )
     return np.repeat(small[:, :, None], 3, axis=2)
 
 

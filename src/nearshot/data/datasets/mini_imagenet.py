@@ -17,17 +17,31 @@ def plan_mini_imagenet(files: Files) -> Plan:
     paths = source.paths_by_name(files)
     phases = ("train_phase_train", "val", "test")
     layouts: list[tuple[str, list[str], Callable[[Files, str], list[SourceImage]]]] = [
-        ("mini-imagenet-cache-*.pkl", [f"mini-imagenet-cache-{split}.pkl" for split in SPLITS], _from_cache),
+        (
+            "mini-imagenet-cache-*.pkl",
+            [f"mini-imagenet-cache-{split}.pkl" for split in SPLITS],
+            _from_cache,
+        ),
         (
             "miniImageNet_category_split_*.pickle",
             [f"miniImageNet_category_split_{phase}.pickle" for phase in phases],
             _from_category_split,
         ),
-        ("images/ with train.csv, val.csv and test.csv", [f"{split}.csv" for split in SPLITS], _from_csv),
+        (
+            "images/ with train.csv, val.csv and test.csv",
+            [f"{split}.csv" for split in SPLITS],
+            _from_csv,
+        ),
     ]
     for layout, names, read in layouts:
         if paths.keys() >= set(names):
-            return Plan(layout, {split: read(files, paths[name]) for split, name in zip(SPLITS, names, strict=True)})
+            return Plan(
+                layout,
+                {
+                    split: read(files, paths[name])
+                    for split, name in zip(SPLITS, names, strict=True)
+                },
+            )
     return _from_wnid_folders(files)
 
 
@@ -51,14 +65,20 @@ def _from_wnid_folders(files: Files) -> Plan:
 def _from_cache(files: Files, path: str) -> list[SourceImage]:
     content = source.load_pickle(files.read(path), path)
     images, classes = content["image_data"], content["class_dict"]
-    return [SourceImage(name, f"{name}/{i}", images[i].copy) for name in sorted(classes) for i in classes[name]]
+    return [
+        SourceImage(name, f"{name}/{i}", images[i].copy)
+        for name in sorted(classes)
+        for i in classes[name]
+    ]
 
 
 def _from_category_split(files: Files, path: str) -> list[SourceImage]:
     content = source.load_pickle(files.read(path), path)
     images, labels = content["data"], np.asarray(content["labels"])
     order = np.argsort(labels, kind="stable").tolist()
-    return [SourceImage(f"category {int(labels[i]):03}", f"{path}/{i}", images[i].copy) for i in order]
+    return [
+        SourceImage(f"category {int(labels[i]):03}", f"{path}/{i}", images[i].copy) for i in order
+    ]
 
 
 MINI_IMAGENET = Source(

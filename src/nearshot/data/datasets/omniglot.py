@@ -5,7 +5,14 @@ from typing import Literal
 
 import numpy as np
 
-from nearshot.data.datasets.source import Plan, Source, SourceImage, images_by_folder, split_images, standard_splits
+from nearshot.data.datasets.source import (
+    Plan,
+    Source,
+    SourceImage,
+    images_by_folder,
+    split_images,
+    standard_splits,
+)
 from nearshot.data.downloads import Download
 from nearshot.data.images import Pixels, decode
 from nearshot.data.readers import Files
@@ -19,8 +26,8 @@ def plan_omniglot(files: Files, *, split: Split = "vinyals", rotations: bool = F
 
     Args:
         files: the two archives, or what they unpack to.
-        split: "vinyals" for the split of Vinyals et al. (1,028, 172 and 423 characters), or "background" for Lake et
-            al.'s (train: background, test: evaluation).
+        split: "vinyals" for the split of Vinyals et al. (1,028, 172 and 423 characters), or
+            "background" for Lake et al.'s (train: background, test: evaluation).
         rotations: add each character rotated by 90, 180 and 270 degrees as three more classes.
     """
     groups = images_by_folder(files, depth=3)
@@ -30,7 +37,10 @@ def plan_omniglot(files: Files, *, split: Split = "vinyals", rotations: bool = F
     if split == "background":
         everything = [name for names in classes.values() for name in names]
         halves = {"train": "images_background/", "test": "images_evaluation/"}
-        classes = {part: [name for name in everything if name.startswith(half)] for part, half in halves.items()}
+        classes = {
+            part: [name for name in everything if name.startswith(half)]
+            for part, half in halves.items()
+        }
     splits = split_images(groups, classes, files, "Omniglot")
     layout = f"images_background and images_evaluation, {split} split"
     if rotations:
@@ -47,7 +57,11 @@ def omniglot_name(split: Split = "vinyals", *, rotations: bool = False) -> str:
     >>> omniglot_name(), omniglot_name("background", rotations=True)
     ('omniglot', 'omniglot-background-rotations')
     """
-    return "omniglot" + ("-background" if split == "background" else "") + ("-rotations" if rotations else "")
+    return (
+        "omniglot"
+        + ("-background" if split == "background" else "")
+        + ("-rotations" if rotations else "")
+    )
 
 
 def _turned(image: SourceImage, quarter_turns: int) -> SourceImage:
@@ -61,7 +75,10 @@ def _turned(image: SourceImage, quarter_turns: int) -> SourceImage:
 
 
 def _half(name: str, md5: str, n_bytes: int) -> Download:
-    places = ("raw.githubusercontent.com/brendenlake/omniglot/master", "github.com/brendenlake/omniglot/raw/master")
+    places = (
+        "raw.githubusercontent.com/brendenlake/omniglot/master",
+        "github.com/brendenlake/omniglot/raw/master",
+    )
     return Download(name, tuple(f"https://{place}/python/{name}" for place in places), md5, n_bytes)
 
 

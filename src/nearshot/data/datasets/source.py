@@ -22,8 +22,8 @@ from nearshot.errors import FileFormatError
 from nearshot.text import counted, format_list
 
 SPLITS = ("train", "val", "test")
-# All that the datasets' pickles need beyond plain containers, strings and numbers: NumPy arrays, and the bytes of
-# Python 2's and 3's protocols. Each of these only builds a value.
+# All that the datasets' pickles need beyond plain containers, strings and numbers: NumPy arrays,
+# and the bytes of Python 2's and 3's protocols. Each of these only builds a value.
 ALLOWED: dict[tuple[str, str], Any] = {
     ("numpy", "ndarray"): np.ndarray,
     ("numpy", "dtype"): np.dtype,
@@ -43,7 +43,9 @@ class SourceImage:
     class_name: str
     name: str  # in the source
     read: Callable[[], bytes | Pixels]  # returns the file's bytes, or pixels (height, width, 3)
-    stamp: str = ""  # the file's size, with its time or checksum; empty if the image has no file of its own
+    stamp: str = (
+        ""  # the file's size, with its time or checksum; empty if the image has no file of its own
+    )
 
     @property
     def n_bytes(self) -> int:
@@ -76,7 +78,9 @@ class Source:
 def standard_splits(name: str) -> dict[str, list[str]]:
     """Return the built-in classes of each split of a dataset."""
     folder = package_files("nearshot.data") / "splits"
-    texts = {split: (folder / f"{name}-{split}.txt").read_text(encoding="utf-8") for split in SPLITS}
+    texts = {
+        split: (folder / f"{name}-{split}.txt").read_text(encoding="utf-8") for split in SPLITS
+    }
     return {split: text.removesuffix("\n").split("\n") for split, text in texts.items()}
 
 
@@ -99,7 +103,10 @@ def images_by_folder(files: Files, *, depth: int = 1) -> dict[str, list[SourceIm
 
 
 def split_images(
-    groups: Mapping[str, Sequence[SourceImage]], classes: Mapping[str, Sequence[str]], files: Files, dataset: str
+    groups: Mapping[str, Sequence[SourceImage]],
+    classes: Mapping[str, Sequence[str]],
+    files: Files,
+    dataset: str,
 ) -> dict[str, list[SourceImage]]:
     """Return the images of each split's classes, class by class; a missing class is an error."""
     missing = sorted({name for names in classes.values() for name in names} - groups.keys())
@@ -108,7 +115,10 @@ def split_images(
             f"{files.label} lacks {counted(len(missing), 'class', 'classes')} of {dataset}: {format_list(missing)}. "
             "Is a part of the dataset missing?"
         )
-    return {split: [p for name in sorted(set(names)) for p in groups[name]] for split, names in classes.items()}
+    return {
+        split: [p for name in sorted(set(names)) for p in groups[name]]
+        for split, names in classes.items()
+    }
 
 
 def paths_by_name(files: Files) -> dict[str, str]:
@@ -119,23 +129,33 @@ def paths_by_name(files: Files) -> dict[str, str]:
 class _Unpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) not in ALLOWED:
-            raise FileFormatError(f"asks for {module}.{name}, which no dataset needs. It was not run")
+            raise FileFormatError(
+                f"asks for {module}.{name}, which no dataset needs. It was not run"
+            )
         return ALLOWED[module, name]
 
 
 def load_pickle(data: bytes, name: str) -> Any:
     """Load a pickle of containers, strings, numbers and NumPy arrays; anything else is refused and not run."""
     try:
-        return _Unpickler(io.BytesIO(data), encoding="latin1").load()  # keeps every byte of Python 2's strings
+        return _Unpickler(
+            io.BytesIO(data), encoding="latin1"
+        ).load()  # keeps every byte of Python 2's strings
     except FileFormatError as error:
         raise FileFormatError(f"{name} {error}; do not trust the file.") from None
     except Exception as error:  # a damaged pickle can raise anything
-        raise FileFormatError(f"{name} is damaged, or not a pickle: {type(error).__name__} {error}.") from error
+        raise FileFormatError(
+            f"{name} is damaged, or not a pickle: {type(error).__name__} {error}."
+        ) from error
 
 
-def read_table(files: Files, table: str, path_of: Callable[[str], str | None]) -> Iterator[tuple[str, str, str]]:
+def read_table(
+    files: Files, table: str, path_of: Callable[[str], str | None]
+) -> Iterator[tuple[str, str, str]]:
     """Yield the file, its path and the label of each line of a CSV file; `path_of` finds the path of a listed file."""
-    for number, row in enumerate(csv.DictReader(files.read(table).decode("utf-8-sig").splitlines()), 2):
+    for number, row in enumerate(
+        csv.DictReader(files.read(table).decode("utf-8-sig").splitlines()), 2
+    ):
         file, label = row.get("file") or row.get("filename"), row.get("label")
         line = f"Line {number} of {table} in {files.label}"
         if not file or not label:
@@ -148,4 +168,6 @@ def read_table(files: Files, table: str, path_of: Callable[[str], str | None]) -
 
 def source_image(files: Files, path: str, class_name: str, name: str | None = None) -> SourceImage:
     """Return the image in a file; by default it is named after the file."""
-    return SourceImage(class_name, name or path, partial(files.read, path), files.members[path].stamp)
+    return SourceImage(
+        class_name, name or path, partial(files.read, path), files.members[path].stamp
+    )

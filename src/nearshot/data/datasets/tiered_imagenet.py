@@ -13,19 +13,29 @@ def plan_tiered_imagenet(files: Files) -> Plan:
     if all(f"{split}_{kind}.pkl" in paths for split in SPLITS for kind in ("images_png", "labels")):
         return Plan(
             "*_images_png.pkl with *_labels.pkl",
-            {s: _from_pickles(files, paths[f"{s}_images_png.pkl"], paths[f"{s}_labels.pkl"]) for s in SPLITS},
+            {
+                s: _from_pickles(files, paths[f"{s}_images_png.pkl"], paths[f"{s}_labels.pkl"])
+                for s in SPLITS
+            },
         )
     groups, classes = source.images_by_folder(files), source.standard_splits("tiered-imagenet")
     return Plan("folders by wnid", source.split_images(groups, classes, files, "tieredImageNet"))
 
 
 def _from_pickles(files: Files, images_path: str, labels_path: str) -> list[SourceImage]:
-    images, content = (source.load_pickle(files.read(path), path) for path in (images_path, labels_path))
-    labels, names = np.asarray(content["label_specific"]).astype(np.int64), content.get("label_specific_str")
+    images, content = (
+        source.load_pickle(files.read(path), path) for path in (images_path, labels_path)
+    )
+    labels, names = (
+        np.asarray(content["label_specific"]).astype(np.int64),
+        content.get("label_specific_str"),
+    )
     found = []
     for i in np.argsort(labels, kind="stable").tolist():
         class_name = str(names[labels[i]]) if names is not None else f"class {labels[i]:03}"
-        png = np.asarray(images[i], dtype=np.uint8)  # an encoded image, kept as an array of its bytes
+        png = np.asarray(
+            images[i], dtype=np.uint8
+        )  # an encoded image, kept as an array of its bytes
         found.append(SourceImage(class_name, f"{images_path}/{i}", png.tobytes))
     return found
 

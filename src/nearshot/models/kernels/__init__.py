@@ -1,8 +1,9 @@
 """Fused GPU kernels for batch norm and the stem, behind one entry: `fuse`.
 
-A backbone that is built or loaded consists of plain PyTorch modules, which can be changed, hooked, exported and
-differentiated like any other. `fuse` replaces the class of its blocks by a subclass that does the same with fewer
-passes over memory. The activations of such a block, and the sequences around them, are not called.
+A backbone that is built or loaded consists of plain PyTorch modules, which can be changed, hooked,
+exported and differentiated like any other. `fuse` replaces the class of its blocks by a subclass
+that does the same with fewer passes over memory. The activations of such a block, and the sequences
+around them, are not called.
 """
 
 from typing import TypeVar, cast
@@ -23,8 +24,8 @@ Network = TypeVar("Network", bound=nn.Module)
 def can_fuse(backbone: nn.Module, device: torch.device) -> bool:
     """Whether a backbone has blocks that can be fused, and the kernels run on the device.
 
-    They run on CUDA where Triton works: it comes with PyTorch on Linux, and needs a C compiler. Batch norms that are
-    synchronised between processes are not fused.
+    They run on CUDA where Triton works: it comes with PyTorch on Linux, and needs a C compiler.
+    Batch norms that are synchronised between processes are not fused.
     """
     has_blocks = any(isinstance(module, tuple(FUSED)) for module in backbone.modules())
     has_norms = any(type(module) is nn.BatchNorm2d for module in backbone.modules())

@@ -13,7 +13,12 @@ from torch import Tensor, nn
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 TOLERANCE = 0.05  # relative; bfloat16 rounds to 0.004, several times in a row
-ON_A_GPU = (16, 3, 64, 64)  # several tiles for each program, and a number of places that divides well, as in training
+ON_A_GPU = (
+    16,
+    3,
+    64,
+    64,
+)  # several tiles for each program, and a number of places that divides well, as in training
 INTERPRETED = (4, 3, 17, 15)  # a number of places that no tile divides
 
 Act = Callable[[nn.Conv2d, nn.BatchNorm2d, Tensor], Tensor]
@@ -29,9 +34,10 @@ def norm_act(
 ) -> Tensor:
     """Return activation(norm(x) + shortcut). The activation is a ReLU that multiplies negative values by `slope`.
 
-    In eager PyTorch each of these reads and writes all of memory again, and most of a step's time outside of
-    convolutions is spent there. PyTorch computes evaluation with gradients and float64, which the kernels do not
-    support. The shortcut has the shape of x, (image, channel, height, width), and may have a norm of its own.
+    In eager PyTorch each of these reads and writes all of memory again, and most of a step's time
+    outside of convolutions is spent there. PyTorch computes evaluation with gradients and float64,
+    which the kernels do not support. The shortcut has the shape of x, (image, channel, height,
+    width), and may have a norm of its own.
     """
     if not _has_kernels(norm, x, x.dtype):
         return plain_norm_act(norm, x, shortcut, shortcut_norm, slope=slope)
@@ -39,7 +45,9 @@ def norm_act(
 
     x, past = _channels_last(x), None if shortcut is None else _channels_last(shortcut)
     weights = (None, None) if shortcut_norm is None else (shortcut_norm.weight, shortcut_norm.bias)
-    return _with_again(NormAct.apply(slope, norm, x, norm.weight, norm.bias, past, shortcut_norm, *weights))  # type: ignore[no-untyped-call]
+    return _with_again(
+        NormAct.apply(slope, norm, x, norm.weight, norm.bias, past, shortcut_norm, *weights)
+    )  # type: ignore[no-untyped-call]
 
 
 def plain_norm_act(
@@ -60,13 +68,16 @@ def plain_norm_act(
 def conv_norm_act(convolution: nn.Module, norm: nn.Module, images: Tensor) -> Tensor:
     """Return relu(norm(convolution(images))) for a 3×3 convolution of three channels, without a bias.
 
-    With three channels in and many out, computing the convolution is cheap beside writing and reading it. So the
-    kernels compute it each time they need it. PyTorch computes images that need a gradient.
+    With three channels in and many out, computing the convolution is cheap beside writing and
+    reading it. So the kernels compute it each time they need it. PyTorch computes images that need
+    a gradient.
     """
     device = images.device.type
     # the type that PyTorch's convolution would compute in
     dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else images.dtype
-    is_interpreted = device == "cpu" and dtype == torch.bfloat16  # which Triton's interpreter does not support
+    is_interpreted = (
+        device == "cpu" and dtype == torch.bfloat16
+    )  # which Triton's interpreter does not support
     if images.requires_grad or is_interpreted or not _has_kernels(norm, images, dtype):
         return norm_act(norm, convolution(images))
     from nearshot.models.kernels.triton_stem import ConvNormAct  # noqa: PLC0415
@@ -78,8 +89,9 @@ def conv_norm_act(convolution: nn.Module, norm: nn.Module, images: Tensor) -> Te
 def two_uses(x: Tensor) -> tuple[Tensor, Tensor]:
     """Return x for each of two uses, such as a convolution and the shortcut past it.
 
-    The kernels return their output twice. So the gradients of both uses reach them separately and are added up while
-    they are read, in one pass over memory instead of two. Either gradient alone is only a part of that of x.
+    The kernels return their output twice. So the gradients of both uses reach them separately and
+    are added up while they are read, in one pass over memory instead of two. Either gradient alone
+    is only a part of that of x.
     """
     again: Tensor | None = getattr(x, "again", None)
     if again is None or again.grad_fn is None or x._version:  # changed in place since
@@ -113,11 +125,13 @@ def _with_again(outputs: tuple[Tensor, Tensor]) -> Tensor:
 def kernels_run(device: torch.device) -> bool:
     """Whether the kernels compile, run and agree with PyTorch on a device; if not, log the reason once.
 
-    Triton's compiler has been wrong before. So both compute the output, the weights' gradients and the running
-    statistics of a few small images, in which the output is used twice.
+    Triton's compiler has been wrong before. So both compute the output, the weights' gradients and
+    the running statistics of a few small images, in which the output is used twice.
     """
 
-    def block(act: Callable[..., Tensor], convolution: nn.Conv2d, norm: nn.BatchNorm2d, images: Tensor) -> Tensor:
+    def block(
+        act: Callable[..., Tensor], convolution: nn.Conv2d, norm: nn.BatchNorm2d, images: Tensor
+    ) -> Tensor:
         x, again = two_uses(act(norm, convolution(images)))
         return act(norm, x, again, norm)
 
@@ -130,10 +144,20 @@ def kernels_run(device: torch.device) -> bool:
 
     if find_spec("triton") is None:
         return False
-    by_kernels, by_pytorch = functools.partial(block, norm_act), functools.partial(block, plain_norm_act)
+    by_kernels, by_pytorch = (
+        functools.partial(block, norm_act),
+        functools.partial(block, plain_norm_act),
+    )
     try:
-        wrong = max(relative_difference(by_kernels, by_pytorch, device), relative_difference(stem, plain_stem, device))
-        why = "" if wrong < TOLERANCE else f"its kernels differ from PyTorch by {wrong:.0%}, a bug of Triton"
+        wrong = max(
+            relative_difference(by_kernels, by_pytorch, device),
+            relative_difference(stem, plain_stem, device),
+        )
+        why = (
+            ""
+            if wrong < TOLERANCE
+            else f"its kernels differ from PyTorch by {wrong:.0%}, a bug of Triton"
+        )
     except Exception as error:  # such as a missing compiler, or a cache folder that is read-only
         lines = str(error).strip().splitlines() or [type(error).__name__]
         why = f"Triton does not work on this machine ({lines[-1]})"
@@ -148,23 +172,39 @@ def relative_difference(fast: Act, plain: Act, device: torch.device) -> float:
         expected = _answers(plain, device, torch.float32)
         got = _answers(fast, device, torch.bfloat16 if device.type == "cuda" else torch.float32)
     norm = torch.linalg.vector_norm
-    found = torch.stack([norm(one.float() - other) / norm(other) for one, other in zip(got, expected, strict=True)])
+    found = torch.stack(
+        [norm(one.float() - other) / norm(other) for one, other in zip(got, expected, strict=True)]
+    )
     return float(found.nan_to_num(torch.inf).max())
 
 
 def _answers(act: Act, device: torch.device, dtype: torch.dtype) -> list[Tensor]:
     """Return the output, the weights' gradients and the running statistics. No random number is drawn."""
-    convolution = nn.utils.skip_init(nn.Conv2d, 3, 64, 3, padding=1, bias=False, device=device, dtype=torch.float32)
+    convolution = nn.utils.skip_init(
+        nn.Conv2d, 3, 64, 3, padding=1, bias=False, device=device, dtype=torch.float32
+    )
     norm = nn.BatchNorm2d(64, device=device, dtype=torch.float32)
     with torch.no_grad():
         convolution.weight.copy_(_numbers(convolution.weight.shape, device))
         norm.bias.copy_(_numbers(norm.bias.shape, device))
     with torch.autocast(device.type, dtype, enabled=dtype != torch.float32):
-        output = act(convolution, norm, _numbers(ON_A_GPU if device.type == "cuda" else INTERPRETED, device))
+        output = act(
+            convolution, norm, _numbers(ON_A_GPU if device.type == "cuda" else INTERPRETED, device)
+        )
     values = output.float()
-    (values * (values + _numbers(output.shape, device))).sum().backward()  # gradients that do not average out
-    gradients = [cast(Tensor, parameter.grad) for parameter in (*convolution.parameters(), *norm.parameters())]
-    return [output.detach(), *gradients, cast(Tensor, norm.running_mean), cast(Tensor, norm.running_var)]
+    (
+        values * (values + _numbers(output.shape, device))
+    ).sum().backward()  # gradients that do not average out
+    gradients = [
+        cast(Tensor, parameter.grad)
+        for parameter in (*convolution.parameters(), *norm.parameters())
+    ]
+    return [
+        output.detach(),
+        *gradients,
+        cast(Tensor, norm.running_mean),
+        cast(Tensor, norm.running_var),
+    ]
 
 
 def _numbers(shape: torch.Size | tuple[int, ...], device: torch.device) -> Tensor:

@@ -1,8 +1,8 @@
 """Triton kernels for batch norm, shortcut and activation, over a matrix (place, channel): images with channels last.
 
-The forward and the backward pass each read memory twice: for the sums, then for the values. Sums are added up in a
-fixed order, so the same input gives the same bits. The second time the places are read in reverse order: those that
-were read last are still in the cache.
+The forward and the backward pass each read memory twice: for the sums, then for the values. Sums
+are added up in a fixed order, so the same input gives the same bits. The second time the places are
+read in reverse order: those that were read last are still in the cache.
 """
 
 from typing import Any
@@ -28,7 +28,8 @@ Gradients = tuple[Tensor | None, Tensor | None, Tensor | None]
 class NormAct(torch.autograd.Function):
     """activation(norm(x) + shortcut), once differentiable in training; the shortcut may have a norm of its own.
 
-    The output comes twice, for two uses (`two_uses`): the two gradients are added up while they are read.
+    The output comes twice, for two uses (`two_uses`): the two gradients are added up while they are
+    read.
     """
 
     @staticmethod
@@ -98,11 +99,14 @@ def _backward(
 ) -> tuple[Gradients, Gradients]:
     """Return the gradients of x and of the shortcut, each with its norm's weight and bias.
 
-    `shortcut`: only where it has a norm, whose line is `past`; `output`: only where there was a shortcut.
+    `shortcut`: only where it has a norm, whose line is `past`; `output`: only where there was a
+    shortcut.
     """
     n_rows, width = _shape(x)
     keep = again is not None or output is not None
-    behind = torch.empty_like(x) if keep else gradient  # before the activation, for norm and shortcut
+    behind = (
+        torch.empty_like(x) if keep else gradient
+    )  # before the activation, for norm and shortcut
     how = SUMMING_MORE if keep else SUMMING_GRADIENTS
     grid, sizes = shared.sharing(n_rows, width, rows=_rows(width), **how)
     sums = x.new_empty(2 if past is None else 3, grid[1], width, dtype=torch.float32)
@@ -154,7 +158,8 @@ def _own_tile(n_rows, width, rows: tl.constexpr, channels: tl.constexpr):
 def _summarise(x, sums, n_rows, width, rows: tl.constexpr, channels: tl.constexpr):
     """Find the number, the mean and the squared deviations from it of a program's share of x.
 
-    Values are relative to the mean of the share's first rows, so that a mean far from zero costs no digits.
+    Values are relative to the mean of the share's first rows, so that a mean far from zero costs no
+    digits.
     """
     channel = tl.program_id(0) * channels + tl.arange(0, channels)
     begin = tl.program_id(1) * rows
@@ -188,7 +193,9 @@ def _normalise(
     if has_shortcut:
         added = tl.load(shortcut + places, mask=inside).to(tl.float32)
         if has_past:
-            centre, factor, offset, _ = shared.load_line(past_mean, past_scale, past_weight, past_bias, channel)
+            centre, factor, offset, _ = shared.load_line(
+                past_mean, past_scale, past_weight, past_bias, channel
+            )
             added = (added - centre) * factor + offset
         values += added
     values = shared.activated(values, values, slope)
@@ -208,7 +215,9 @@ def _add_up_gradients(
     first = tl.zeros((rows, channels), tl.float32)
     second = tl.zeros((rows, channels), tl.float32)
     if has_past:
-        past_centre, _, _, past_length = shared.load_line(past_mean, past_scale, past_weight, past_bias, channel)
+        past_centre, _, _, past_length = shared.load_line(
+            past_mean, past_scale, past_weight, past_bias, channel
+        )
         third = tl.zeros((rows, channels), tl.float32)
     for start in range(tl.program_id(1) * rows, n_rows, tl.num_programs(1) * rows):
         places, inside = _rows_from(start, n_rows, width, channel, rows)
@@ -224,7 +233,9 @@ def _add_up_gradients(
         first += arriving
         second += arriving * values
         if has_past:
-            third += arriving * (tl.load(shortcut + places, mask=inside, other=0.0).to(tl.float32) - past_centre)
+            third += arriving * (
+                tl.load(shortcut + places, mask=inside, other=0.0).to(tl.float32) - past_centre
+            )
     at = tl.program_id(1) * width + channel
     size = tl.num_programs(1) * width
     tl.store(sums + at, tl.sum(first, 0))
@@ -242,7 +253,9 @@ def _total(sums, totals, width, n_programs):
     total = tl.zeros((shared.AT_ONCE, 16), tl.float32)
     for start in range(0, n_programs, shared.AT_ONCE):
         inside = (start + program < n_programs)[:, None]
-        total += tl.load(own + (start + program)[:, None] * width + channel[None, :], mask=inside, other=0.0)
+        total += tl.load(
+            own + (start + program)[:, None] * width + channel[None, :], mask=inside, other=0.0
+        )
     tl.store(totals + tl.program_id(1) * width + channel, tl.sum(total, 0))
 
 
@@ -265,7 +278,11 @@ def _spread_gradients(
     values = factor * (arriving - values * along)
     tl.store(of_x + places, values.to(of_x.dtype.element_ty), mask=inside)
     if has_past:
-        centre, factor, offset, length = shared.load_line(past_mean, past_scale, past_weight, past_bias, channel)
+        centre, factor, offset, length = shared.load_line(
+            past_mean, past_scale, past_weight, past_bias, channel
+        )
         along = tl.load(totals + 2 * width + channel)[None, :] / count * length
-        values = factor * (arriving - (tl.load(shortcut + places, mask=inside).to(tl.float32) - centre) * along)
+        values = factor * (
+            arriving - (tl.load(shortcut + places, mask=inside).to(tl.float32) - centre) * along
+        )
         tl.store(of_shortcut + places, values.to(of_shortcut.dtype.element_ty), mask=inside)

@@ -26,7 +26,9 @@ def second_output(output: Tensor) -> Tensor:
 
 def incoming_gradients(gradients: tuple[Tensor | None, ...]) -> tuple[Tensor, Tensor | None]:
     """Return the gradients of both outputs, channels last; a missing one (of an unused output) comes second."""
-    first, *rest = (one.contiguous(memory_format=torch.channels_last) for one in gradients if one is not None)
+    first, *rest = (
+        one.contiguous(memory_format=torch.channels_last) for one in gradients if one is not None
+    )
     return first, rest[0] if rest else None
 
 
@@ -45,10 +47,16 @@ def sharing(
     return grid, {"rows": rows, "channels": channels, **options}
 
 
-def tiling(n_rows: int, width: int, *, rows: int, **options: int) -> tuple[tuple[int, ...], dict[str, int]]:
+def tiling(
+    n_rows: int, width: int, *, rows: int, **options: int
+) -> tuple[tuple[int, ...], dict[str, int]]:
     """Return the grid in which each program takes its rows and channels once; and their sizes and options."""
     channels = channels_of(width)
-    return (width // channels * triton.cdiv(n_rows, rows),), {"rows": rows, "channels": channels, **options}
+    return (width // channels * triton.cdiv(n_rows, rows),), {
+        "rows": rows,
+        "channels": channels,
+        **options,
+    }
 
 
 def running_line(norm: nn.BatchNorm2d) -> Line:
@@ -110,7 +118,9 @@ def load_line(mean, scale, weight, bias, channel):
 
 
 @triton.jit
-def _moments(sums, mean, scale, running_mean, running_variance, momentum, epsilon, n_rows, width, n_programs):
+def _moments(
+    sums, mean, scale, running_mean, running_variance, momentum, epsilon, n_rows, width, n_programs
+):
     """Put the programs' shares together (Chan et al.), and move the running moments towards the batch's."""
     channel = tl.program_id(0) * 16 + tl.arange(0, 16)
     program = tl.arange(0, AT_ONCE)

@@ -1,16 +1,17 @@
 """Triton kernels for a 3×3 convolution of images with batch norm and ReLU; the convolution is never written to memory.
 
-A place's patch, the 3×3 pixels around it, is a row of 27 numbers, and the convolution is its product x = p·w with the
-weights, (27, channel). Patches are gathered from the images wherever x is needed: for its moments, for the output, and
-in the backward pass.
+A place's patch, the 3×3 pixels around it, is a row of 27 numbers, and the convolution is its
+product x = p·w with the weights, (27, channel). Patches are gathered from the images wherever x is
+needed: for its moments, for the output, and in the backward pass.
 
-The backward pass reads memory once. With G the gradient after the activation, batch norm's gradient of x is
+The backward pass reads memory once. With G the gradient after the activation, batch norm's gradient
+of x is
 
     dX = factor · (G − ΣG / n − x̂ · Σ(G·x̂) / n),    x̂ = (x − mean) · scale,
 
-and the weights' gradient is PᵀdX. Both follow from sums over the places: PᵀP, from the forward pass, and GᵀP, with the
-sums of G and of p, for which a patch ends in a one. So one pass over the gradient adds up GᵀP, and the rest is algebra
-with small matrices.
+and the weights' gradient is PᵀdX. Both follow from sums over the places: PᵀP, from the forward
+pass, and GᵀP, with the sums of G and of p, for which a patch ends in a one. So one pass over the
+gradient adds up GᵀP, and the rest is algebra with small matrices.
 """
 
 from typing import Any
@@ -25,11 +26,16 @@ from torch.autograd.function import once_differentiable
 from nearshot.models.kernels import triton_shared as shared
 from nearshot.models.kernels.triton_shared import Line
 
-# Places of a tile, warps, and programs that share the places: as many as fit an H200's 132 processors at once. None of
-# the others that were tried there saves 0.1 ms of a step of 30 ms.
+# Places of a tile, warps, and programs that share the places: as many as fit an H200's 132
+# processors at once. None of the others that were tried there saves 0.1 ms of a step of 30 ms.
 SUMMING = {"rows": 32, "programs": 792, "num_warps": 4}
 NORMALISING = {"rows": 64, "num_warps": 4}
-BACKWARD = {"rows": 32, "programs": 660, "num_warps": 4, "num_stages": 2}  # three would fill a small card
+BACKWARD = {
+    "rows": 32,
+    "programs": 660,
+    "num_warps": 4,
+    "num_stages": 2,
+}  # three would fill a small card
 ONE = tl.constexpr(27)  # where a patch has its one; behind it are zeros up to 32
 
 
@@ -43,14 +49,17 @@ class ConvNormAct(torch.autograd.Function):
         """Return the output, twice; only the moments are kept for the backward pass. Weight and bias are the norm's."""
         n_images, _, *sides = images.shape
         with torch.cuda.device_of(images):
-            # (channel, 3, row, column) as (32, channel): by row, then column, then colour, then zeros
+            # (channel, 3, row, column) as (32, channel): by row, then column, then colour, then
+            # zeros
             matrix = kernel.permute(2, 3, 1, 0).reshape(ONE.value, -1)
             matrix = F.pad(matrix, (0, 0, 0, 32 - ONE.value)).to(images.dtype).contiguous()
             n_places, width = images.numel() // 3, matrix.shape[1]
             line, squares = _line_of(norm, images, matrix)
             output = images.new_empty(n_images, *sides, width).permute(0, 3, 1, 2)  # channels last
             grid, sizes = shared.tiling(n_places, width, **NORMALISING)
-            _normalise_convolution[grid](images, matrix, *line, output, n_places, *sides, width, **sizes)
+            _normalise_convolution[grid](
+                images, matrix, *line, output, n_places, *sides, width, **sizes
+            )
         ctx.save_for_backward(images, matrix, squares, *line)
         ctx.set_materialize_grads(False)
         return output, shared.second_output(output)
@@ -73,12 +82,19 @@ def _line_of(norm: nn.BatchNorm2d, images: Tensor, matrix: Tensor) -> tuple[Line
     grid, sizes = shared.sharing(n_places, width, **SUMMING)
     sums = images.new_empty(3, grid[1], width, dtype=torch.float32)
     squares = images.new_empty(grid[1], 32, 32, dtype=torch.float32)
-    _summarise_convolution[grid](images, matrix, sums, squares, n_places, *images.shape[2:], width, **sizes)
+    _summarise_convolution[grid](
+        images, matrix, sums, squares, n_places, *images.shape[2:], width, **sizes
+    )
     return shared.batch_line(norm, sums, n_places), squares
 
 
 def _backward(
-    gradient: Tensor, again: Tensor | None, images: Tensor, matrix: Tensor, squares: Tensor, line: Line
+    gradient: Tensor,
+    again: Tensor | None,
+    images: Tensor,
+    matrix: Tensor,
+    squares: Tensor,
+    line: Line,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return the gradients of kernel, weight and bias."""
     n_places, width = images.numel() // 3, matrix.shape[1]
@@ -90,12 +106,22 @@ def _backward(
     )  # fmt: skip
     mean, scale, weight, _ = line
     with torch.autocast(images.device.type, enabled=False):
-        along, gram = products.sum(0, dtype=torch.float64).mT, squares.sum(0, dtype=torch.float64)  # PᵀG and PᵀP
-        weights, patches = matrix.double(), gram[:, ONE.value, None]  # (32, channel) and Pᵀ1, (32, 1)
+        along, gram = (
+            products.sum(0, dtype=torch.float64).mT,
+            squares.sum(0, dtype=torch.float64),
+        )  # PᵀG and PᵀP
+        weights, patches = (
+            matrix.double(),
+            gram[:, ONE.value, None],
+        )  # (32, channel) and Pᵀ1, (32, 1)
         of_bias = along[ONE.value]  # ΣG
         of_weight = ((along * weights).sum(0) - mean * of_bias) * scale  # Σ(G·x̂)
         with_x = (gram @ weights - patches * mean) * scale  # Pᵀx̂
-        of_matrix = scale * weight * (along - patches * (of_bias / n_places) - with_x * (of_weight / n_places))
+        of_matrix = (
+            scale
+            * weight
+            * (along - patches * (of_bias / n_places) - with_x * (of_weight / n_places))
+        )
     of_kernel = of_matrix[: ONE.value].view(3, 3, 3, width).permute(3, 2, 0, 1)
     return of_kernel.float(), of_weight.float(), of_bias.float()
 
@@ -104,8 +130,8 @@ def _backward(
 def _parts(entry):
     """Return an entry's row and column, counted from a patch's first pixel, and its colour.
 
-    It compares instead of dividing: divisions of small numbers are compiled to 16 bits, two in a register, and gave
-    wrong results with Triton 3.6 on an H200, although the PTX was right.
+    It compares instead of dividing: divisions of small numbers are compiled to 16 bits, two in a
+    register, and gave wrong results with Triton 3.6 on an H200, although the PTX was right.
     """
     down = tl.where(entry < 9, 0, tl.where(entry < 18, 1, 2))
     rest = entry - 9 * down
@@ -126,7 +152,9 @@ def _patches(images, start, n_places, height, width, rows: tl.constexpr):
     inside = there & (entry < ONE)[None, :] & (y >= 0) & (y < height) & (x >= 0) & (x < width)
     offsets = local[:, None] * 3 + ((down * width + across) * 3 + colour)[None, :]
     pixels = tl.load(images + (start - width - 1) * 3 + offsets, mask=inside, other=0.0)
-    return tl.where(there & (entry == ONE)[None, :], 1.0, pixels.to(tl.float32)).to(images.dtype.element_ty)
+    return tl.where(there & (entry == ONE)[None, :], 1.0, pixels.to(tl.float32)).to(
+        images.dtype.element_ty
+    )
 
 
 @triton.jit
@@ -200,7 +228,11 @@ def _add_up_products(
         ahead = (tl.dot(patches, weights, input_precision="ieee") - centre) * factor + offset
         inside = (start + local < n_places)[:, None]
         places = (start + local)[:, None] * n_channels + channel[None, :]
-        arriving = shared.activated(shared.load_arriving(gradient, again, places, inside, twofold), ahead, 0.0)
-        product = tl.dot(tl.trans(arriving.to(patches.dtype)), patches, product, input_precision="ieee")
+        arriving = shared.activated(
+            shared.load_arriving(gradient, again, places, inside, twofold), ahead, 0.0
+        )
+        product = tl.dot(
+            tl.trans(arriving.to(patches.dtype)), patches, product, input_precision="ieee"
+        )
     at = (tl.program_id(1) * n_channels + channel)[:, None] * 32
     tl.store(products + at + tl.arange(0, 32)[None, :], product)

@@ -1,0 +1,267 @@
+"""Results on disk: one small file per run. All tables and figures are made from these files."""
+
+import json
+import re
+import shutil
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Self
+
+from nearshot.errors import FileFormatError, InputError
+from nearshot.evaluation import Accuracy
+from nearshot.io import read_json, write_json
+from nearshot.paper.identity import run_id, validation_id
+from nearshot.paper.scales import OWN
+from nearshot.runs.evaluate import Evaluation
+from nearshot.training import RunFolder, TrainConfig
+from nearshot.training.config import dataset_name
+
+__all__ = ["LeftOutWarning", "Measurement", "Results", "RunResult"]
+
+FORMAT, VERSION = "nearshot-result", 1
+DAMAGED = (
+    AttributeError,
+    LookupError,
+    OSError,
+    TypeError,
+    ValueError,
+)  # reading a damaged file may raise these
+
+
+class LeftOutWarning(UserWarning):
+    """A result or run cannot be read. It is skipped."""
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """An accuracy to measure of a run: split, shots, classifier and features.
+
+    The weights are those of the epoch with the best validation accuracy for these shots and this
+    classifier.
+
+    Attributes:
+        layers: the layers whose outputs are the features; none for the embedding.
+        how: how features are treated or adapted to each episode, by its name in `measurement`;
+            empty for the usual features, which are centred and normalised.
+    """
+
+    split: str
+    n_shot: int
+    classifier: str
+    layers: tuple[int, ...] = ()
+    how: str = ""
+
+    @property
+    def name(self) -> str:
+        """The name in a result file."""
+        layers = f"layers {'+'.join(map(str, self.layers))}" if self.layers else ""
+        return " ".join(
+            filter(None, (self.split, f"{self.n_shot}-shot", self.classifier, layers, self.how))
+        )
+
+    @classmethod
+    def named(cls, name: str) -> Self:
+        """Return the measurement of a name.
+
+        >>> Measurement.named("test 5-shot centroid layers 2+3+4 fine-tuned").layers
+        (2, 3, 4)
+        """
+        parts = re.fullmatch(r"(\S+) (\d+)-shot (\S+)(?: layers ([\d+]+))?(?: (.+))?", name)
+        if parts is None:
+            raise FileFormatError(f"{name!r} is not a measurement.")
+        split, n_shot, classifier, layers, how = parts.groups(default="")
+        return cls(
+            split,
+            int(n_shot),
+            classifier,
+            tuple(map(int, layers.split("+"))) if layers else (),
+            how,
+        )
+
+
+class RunResult:
+    """The result of a run: its settings, its log and its accuracies, each with all episodes.
+
+    A content that is damaged or of another version is an error, one of `DAMAGED`.
+
+    Attributes:
+        config: the run's settings; those that the file lacks have their default.
+        id: the run's identity, computed from its settings: neither the file's name nor what it says
+            of it counts.
+        measurements: everything that was measured.
+        by_class: accuracies by class in per cent, {"val 5-shot centroid": {class: accuracy}}; older
+            results have none.
+        seconds: the duration of training.
+        job_seconds: the duration of training and measuring, with start-up; None if the run was
+            resumed.
+        n_sharing: how many runs shared the GPU; in older results the option of the command tells.
+    """
+
+    def __init__(self, content: dict[str, Any]) -> None:
+        if (content.get("format"), content.get("version")) != (FORMAT, VERSION):
+            raise FileFormatError(
+                f"its format is {content.get('format')} {content.get('version')}, not {VERSION}"
+            )
+        self.content = content
+        self.scale: str = content["scale"]
+        self.config = TrainConfig.from_dict(content["config"])
+        self.id, self.seed = run_id(self.config), self.config.seed
+        self.measurements = tuple(map(Measurement.named, content["accuracies"]))
+        self.by_class: dict[str, dict[str, float]] = content.get("by_class", {})
+        self.history: list[dict[str, Any]] = content["history"]
+        self.device = str(content["environment"].get("device", "an unknown device"))
+        self.seconds = float(content["seconds"])
+        self.job_seconds: float | None = content.get("job_seconds")
+        if content.get("training_seconds") is not None:  # as earlier versions wrote it
+            self.job_seconds = content["training_seconds"] + (
+                content.get("measuring_seconds") or 0.0
+            )
+        command = " ".join(map(str, content["environment"].get("command") or ()))
+        share = re.search(r"--gpus-per-run[ =]([\d.]+)", command)
+        self.n_sharing: int = content.get("n_sharing") or runs_per_gpu(
+            float(share[1]) if share else 1
+        )
+
+    def has(self, wanted: Measurement) -> bool:
+        """Return whether something was measured."""
+        return wanted.name in self.content["accuracies"]
+
+    def accuracy(self, wanted: Measurement) -> Accuracy:
+        """Return a measured accuracy."""
+        return Accuracy.from_dict(self.content["accuracies"][wanted.name])
+
+    def epoch(self, wanted: Measurement) -> int:
+        """Return the epoch whose weights were measured."""
+        return int(self.content["accuracies"][wanted.name]["epoch"])
+
+    def merged_with(self, before: "RunResult") -> dict[str, Any]:
+        """Return the content with earlier measurements of the same run."""
+        accuracies = dict(before.content["accuracies"])
+        for name, new in self.content["accuracies"].items():
+            # Validation may run in another precision, so it never replaces a measurement.
+            if new.get("measured") or not accuracies.get(name, {}).get("measured"):
+                accuracies[name] = new
+        merged = self.content | {
+            "accuracies": accuracies,
+            "by_class": before.by_class | self.by_class,
+        }
+        if self.job_seconds is None:
+            merged |= {"job_seconds": before.job_seconds, "n_sharing": before.n_sharing}
+        return merged
+
+
+class Results:
+    """A folder of results, SCALE/DATASET/ID.json. Unreadable files give a warning and count as missing."""
+
+    def __init__(self, folder: str | Path) -> None:
+        self.folder = Path(folder)
+        self._cache: dict[Path, tuple[int, RunResult | None]] = {}
+
+    def path(self, config: TrainConfig, scale: str) -> Path:
+        """Return the path where a run's result is written."""
+        # Runs of no scale may differ in their validation alone.
+        name = f"{run_id(config)}-{validation_id(config)}" if scale == OWN else run_id(config)
+        return self.folder / scale / dataset_name(config.dataset) / f"{name}.json"
+
+    def get(self, config: TrainConfig, scale: str) -> RunResult | None:
+        """Return a run's result, or None if it is missing."""
+        path = self.path(config, scale)
+        return self._read(path) if path.is_file() else None
+
+    def put(self, result: RunResult) -> None:
+        """Write a result atomically, merged with earlier measurements of the same run.
+
+        The same run has the same data and the same log. The result of another run of the same
+        settings is kept in the folder "earlier", and so is a file that cannot be read, which a
+        newer version may have written.
+        """
+        path, content = self.path(result.config, result.scale), result.content
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if path.is_file():
+            before, earlier = self._read(path), path.parent / "earlier"
+            if before and all(
+                before.content.get(name) == content.get(name)
+                for name in ("fingerprints", "history")
+            ):
+                content = result.merged_with(before)
+            else:
+                earlier.mkdir(exist_ok=True)
+                number = 1 + len(list(earlier.glob(f"{path.stem}-*.json")))
+                shutil.copy(path, earlier / f"{path.stem}-{number}.json")
+        write_json(path, content, compact=True)
+
+    def __iter__(self) -> Iterator[RunResult]:
+        yield from self.of_scale("*")
+
+    def of_scale(self, scale: str) -> Iterator[RunResult]:
+        """Yield the results of a scale."""
+        yield from filter(None, map(self._read, sorted(self.folder.glob(f"{scale}/*/*.json"))))
+
+    def _read(self, path: Path) -> RunResult | None:
+        """Read a result, from the cache if the file is unchanged; if it is unreadable, warn once and return None."""
+        changed = path.stat().st_mtime_ns
+        if path not in self._cache or self._cache[path][0] != changed:
+            result = None
+            try:
+                result = RunResult(read_json(path))
+            except DAMAGED as error:
+                message = (
+                    f"{path} is damaged or of a newer nearshot ({type(error).__name__}: {error})"
+                )
+                warnings.warn(f"{message} and counts as not done.", LeftOutWarning, stacklevel=4)
+            self._cache[path] = (changed, result)
+        return self._cache[path][1]
+
+
+def runs_per_gpu(gpus_per_run: float) -> int:
+    """Return how many runs share a GPU; 1 if they use none.
+
+    >>> runs_per_gpu(0.5), runs_per_gpu(1 / 3), runs_per_gpu(0.4), runs_per_gpu(0)
+    (2, 3, 2, 1)
+    """
+    if gpus_per_run != 0 and not 0.01 <= gpus_per_run <= 1:
+        raise InputError(f"gpus_per_run must be 0, or between 0.01 and 1 (got {gpus_per_run}).")
+    return int(1 / gpus_per_run + 1e-6) if gpus_per_run else 1
+
+
+def result_of(
+    run: RunFolder,
+    scale: str,
+    evaluations: dict[Measurement, Evaluation],
+    more: dict[str, Any] | None = None,
+) -> RunResult:
+    """Return the result of a finished run: its best validation accuracies, the evaluations, and more entries."""
+    content = run.read("result.json")
+    config = TrainConfig.from_dict(content["config"])
+    accuracies = {f"val {name}": best for name, best in content["best"].items()}
+    for wanted, evaluation in evaluations.items():
+        epoch = int(re.findall(r"\d+", evaluation.weights)[0])  # epoch-0010.safetensors
+        accuracies[wanted.name] = evaluation.accuracy.as_dict() | {"epoch": epoch, "measured": True}
+    timing = [json.loads(line) for line in run.timing.read_text().splitlines()]
+    times = list(
+        {line["epoch"]: line for line in timing}.values()
+    )  # if an epoch was rerun, its latest timing
+    rates = sorted(line["images_per_second"] for line in times)
+    # Including validation and checkpoints, without the first epoch of each process.
+    later = [(before, line) for before, line in pairwise(times) if not line.get("first")]
+    later_seconds = sum(line["time"] - before["time"] for before, line in later)
+    later_images = sum(line["seconds"] * line["images_per_second"] for _, line in later)
+    found = {
+        "format": FORMAT,
+        "version": VERSION,
+        "id": run_id(config),
+        "scale": scale,
+        "config": config.as_dict(),
+        "fingerprints": content["fingerprints"],
+        "environment": content["environment"],
+        "seconds": sum(line["seconds"] for line in times),
+        "images_per_second": rates[len(rates) // 2],
+        "end_to_end_images_per_second": later_images / later_seconds if later_seconds > 0 else None,
+        "first_epoch_seconds": times[0].get("since_start"),
+        "accuracies": accuracies,
+        "history": [json.loads(line) for line in run.metrics.read_text().splitlines()],
+    }
+    return RunResult(found | (more or {}))

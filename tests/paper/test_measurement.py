@@ -1,0 +1,214 @@
+"""What is measured of a run: each split embedded once, one precision for everything, one file a question."""
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from tests.helpers.settings import TINY
+from tests.helpers.tiny import prepare_tiny
+from torch import nn
+
+from nearshot.data import Store
+from nearshot.devices import Precision
+from nearshot.errors import InputError
+from nearshot.evaluation import Adam, evaluate_features, evaluate_fine_tuned, sample_episodes
+from nearshot.losses import nca_loss
+from nearshot.models import load_backbone, save_backbone
+from nearshot.models.weights import load_head
+from nearshot.paper.measurement import FINE_TUNED, measure, measure_classes
+from nearshot.paper.results import Measurement
+from nearshot.runs.evaluate import Request, evaluate_run
+from nearshot.runs.network import TrainedNetwork, TrainedRun
+from nearshot.training import Hardware, train
+
+LAYERS = (2, 3)
+EVERYTHING = (
+    *(
+        Measurement(split, shot, name)
+        for split in ("val", "test")
+        for shot in (1, 5)
+        for name in ("centroid", "soft")
+    ),
+    Measurement("test", 5, "knn"),
+    Measurement("val", 5, "centroid", how="raw"),
+    Measurement("val", 1, "centroid", how="centred"),
+    Measurement("test", 5, "centroid", LAYERS),
+    Measurement("test", 5, "centroid", (), "fine-tuned"),
+    Measurement("test", 5, "centroid", LAYERS, "fine-tuned"),
+    Measurement("test", 5, "centroid", LAYERS, "fine-tuned 2 steps support norm"),
+    Measurement("test", 5, "centroid", (), "mahalanobis"),
+)
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("measuring")
+    prepare_tiny(folder / "data", n_classes=20, n_images=30, contrast=20)
+    cpu = Hardware(accelerator="cpu")
+    train(TINY, folder=folder / "run", data_dir=folder / "data", hardware=cpu, show=False)
+    return folder
+
+
+def opened(place: Path, precision: Precision = "float32") -> TrainedRun:
+    for file in (place / "run").glob("evaluations/*.json"):
+        file.unlink()
+    return TrainedRun(place / "run", data_dir=place / "data", device="cpu", precision=precision)
+
+
+@pytest.fixture
+def embedded(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str, tuple[int, ...]]]:
+    """The weights, split and layers of each pass over a split's images."""
+    passes: list[tuple[str, str, tuple[int, ...]]] = []
+    before = TrainedNetwork._embedded
+
+    def listening(
+        self: TrainedNetwork, store: Store, layers: tuple[int, ...], n_views: int = 1
+    ) -> torch.Tensor:
+        passes.append((self.name, store.folder.name, layers))
+        return before(self, store, layers, n_views)
+
+    monkeypatch.setattr(TrainedNetwork, "_embedded", listening)
+    return passes
+
+
+def test_a_split_is_embedded_once_for_all_that_is_asked(
+    place: Path, embedded: list[tuple[str, str, tuple[int, ...]]]
+) -> None:
+    run = opened(place)
+    found = measure(run, EVERYTHING, adapted_episodes=6)
+    assert set(found) == set(EVERYTHING)
+    measure_classes(run, ("val", "test"))
+    assert len(embedded) == len(set(embedded))
+    assert {(split, layers) for _, split, layers in embedded} == {
+        ("val", ()),
+        ("test", ()),
+        ("test", LAYERS),
+        ("train", LAYERS),  # for the mean that centres them
+    }
+    embedded.clear()
+    again = measure(
+        TrainedRun(place / "run", data_dir=place / "data", device="cpu"),
+        EVERYTHING,
+        adapted_episodes=6,
+    )
+    assert embedded == []  # all of it was in files
+    assert all(
+        torch.equal(again[one].accuracy.per_episode, found[one].accuracy.per_episode)
+        for one in EVERYTHING
+    )
+
+
+def test_it_is_what_evaluating_each_alone_gives(place: Path) -> None:
+    run = opened(place)
+    found = measure(run, EVERYTHING, adapted_episodes=6)
+    plain = Request(split="test", shots=(5,), classifiers=("soft",), n_way=2, n_episodes=50)
+    other = evaluate_run(opened(place), plain)[0]
+    assert torch.equal(
+        found[Measurement("test", 5, "soft")].accuracy.per_episode, other.accuracy.per_episode
+    )
+    store = run.store("val")
+    features = run.network(run.best_weights(5, "centroid")).features(store)
+    raw = evaluate_features(
+        features, store.labels, n_way=2, n_episodes=50, centre=None, normalise=False
+    )
+    measured = found[Measurement("val", 5, "centroid", how="raw")].accuracy
+    assert torch.equal(measured.per_episode, raw.per_episode)
+    assert measured.protocol.centred is False
+    assert (
+        found[Measurement("test", 5, "centroid", (), "mahalanobis")].accuracy.protocol.n_episodes
+        == 6
+    )
+    layers = found[Measurement("test", 5, "centroid", LAYERS, "fine-tuned")].accuracy.protocol
+    assert layers.adapted is not None
+    assert "layers_of" in layers.adapted
+    viewed = Measurement("val", 5, "centroid", how="2 views")
+    asked = Request(
+        split="val", shots=(5,), classifiers=("centroid",), n_way=2, n_episodes=50, n_views=2
+    )
+    accuracy = measure(run, [viewed])[viewed].accuracy.per_episode
+    assert torch.equal(accuracy, evaluate_run(opened(place), asked)[0].accuracy.per_episode)
+    assert not torch.equal(accuracy, found[Measurement("val", 5, "centroid")].accuracy.per_episode)
+
+
+def test_the_classes_of_a_split_make_up_its_accuracy(place: Path) -> None:
+    """With the most shots that were validated, on the episodes and by the weights of nearest centroid."""
+    run = opened(place)
+    by_class = measure_classes(run, ("val", "test"))
+    assert list(by_class) == ["val 5-shot centroid", "test 5-shot centroid"]
+    for name, accuracies in by_class.items():
+        split = name.split()[0]
+        (whole,) = evaluate_run(run, Request(split=split, shots=(5,), n_way=2, n_episodes=50))
+        store = run.store(split)
+        asked = (
+            store.labels[sample_episodes(store.labels, n_way=2, n_episodes=50).query]
+            .flatten()
+            .bincount()
+        )
+        parts = [
+            accuracies[store.class_names[label]] * int(n) for label, n in enumerate(asked) if n
+        ]
+        assert sum(parts) / int(asked.sum()) == pytest.approx(whole.accuracy.mean, abs=0.01)
+        assert len(parts) == len(accuracies)
+        assert whole.accuracy.mean < 100
+
+
+def test_fine_tuning_by_no_step_is_the_plain_row_in_the_same_precision(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The precision of adapted rows is that of plain ones: without a step, they answer the same."""
+    monkeypatch.setitem(FINE_TUNED, "fine-tuned", (Adam(n_steps=0), "frozen"))
+    for precision in ("float32", "bfloat16"):
+        run = opened(place, precision)
+        plain, tuned = (
+            Measurement("test", 5, "centroid", LAYERS, adapted) for adapted in ("", "fine-tuned")
+        )
+        found = measure(run, (plain, tuned), adapted_episodes=6)
+        first = found[plain].accuracy.per_episode[:6]
+        assert torch.equal(found[tuned].accuracy.per_episode, first)
+
+
+def test_published_fine_tuning_goes_through_the_projection(place: Path, tmp_path: Path) -> None:
+    """The loss sees projected embeddings, the classifier the backbone's; as two modules that are put together here."""
+    config = replace(TINY, projection=6)
+    train(
+        config,
+        folder=tmp_path / "run",
+        data_dir=place / "data",
+        hardware=Hardware(accelerator="cpu"),
+        show=False,
+    )
+    run = TrainedRun(tmp_path / "run", data_dir=place / "data", device="cpu")
+    weights = run.best_weights(5, "centroid")
+    backbone, projection, store = (
+        load_backbone(weights),
+        load_head(weights, "projection"),
+        run.store("test"),
+    )
+    assert projection is not None
+    wanted = Measurement("test", 5, "centroid", (), "fine-tuned 2 steps support norm")
+    expected = evaluate_fine_tuned(
+        nn.Sequential(backbone, projection).eval(),
+        run.network(weights).images(store),
+        store.labels,
+        loss=nca_loss,
+        features=lambda network, images: network[0](images),  # type: ignore[index]
+        optimiser=Adam(n_steps=2),
+        batch_norm="support",
+        inductive=True,
+        n_way=2,
+        n_episodes=6,
+        centre=backbone.spec.training_mean,
+    )
+    assert torch.equal(
+        measure(run, [wanted], adapted_episodes=6)[wanted].accuracy.per_episode,
+        expected.per_episode,
+    )
+    for file in (tmp_path / "run" / "weights").iterdir():  # as an earlier version wrote them
+        save_backbone(load_backbone(file), file)
+    shutil.rmtree(tmp_path / "run" / "evaluations")
+    old = TrainedRun(tmp_path / "run", data_dir=place / "data", device="cpu")
+    measure(old, [replace(wanted, how="fine-tuned 2 steps")], adapted_episodes=6)
+    with pytest.raises(InputError, match="projection"):
+        measure(old, [wanted], adapted_episodes=6)

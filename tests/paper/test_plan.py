@@ -1,0 +1,257 @@
+"""What is said before anything is trained: what is done, what is left, what has to be trained again, and the cost."""
+
+import io
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
+from tests.helpers.made_up import make_up
+from tests.helpers.tiny import prepare_tiny
+from tests.helpers.tiny_jobs import ThisProcess, done_in, tiny_job
+
+from nearshot.cli import main
+from nearshot.errors import InputError
+from nearshot.io import read_json, write_json
+from nearshot.paper import RECIPES, Results, reproduce
+from nearshot.paper.jobs import (
+    AGAIN,
+    DONE,
+    MEASURE,
+    SKIPPED,
+    STATES,
+    TRAIN,
+    Job,
+    JobPlan,
+    chosen_jobs,
+    describe_cost,
+    estimate,
+    jobs_of,
+    plan_of,
+)
+from nearshot.paper.measurement import FINE_TUNED, MAHALANOBIS, TREATMENTS
+from nearshot.paper.reproduce import ReproductionOptions
+from nearshot.paper.results import Measurement, RunResult
+from nearshot.paper.scales import PAPER, QUICK, smaller
+
+MORE = Measurement("test", 1, "soft")
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a job done: its data, its run and its result."""
+    folder = tmp_path_factory.mktemp("plan")
+    prepare_tiny(folder / "data")
+    job = tiny_job()
+    Results(folder / "results").put(done_in(folder / "runs" / job.id, job, folder / "data"))
+    return folder
+
+
+def with_more(job: Job) -> Job:
+    return replace(job, measurements=(*job.measurements, MORE))
+
+
+def test_jobs_are_classified_by_what_is_left(done: Path, tmp_path: Path) -> None:
+    results, runs = Results(done / "results"), done / "runs"
+    first, second = tiny_job(), tiny_job(seed=1)
+    nothing: JobPlan = {state: [] for state in STATES}
+    assert plan_of([first, second], results, runs) == nothing | {DONE: [first], TRAIN: [second]}
+    assert plan_of([with_more(first)], results, runs) == nothing | {MEASURE: [with_more(first)]}
+    gone = plan_of([with_more(first)], results, tmp_path)
+    skipped = plan_of([with_more(first)], results, tmp_path, train_again=False)
+    assert gone[AGAIN]
+    assert skipped == nothing | {SKIPPED: gone[AGAIN]}
+
+
+def test_weights_that_are_gone_are_trained_again_and_nothing_measured_is_lost(
+    done: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(done / "results", tmp_path / "results")
+    shutil.copytree(done / "runs", tmp_path / "runs")
+    shutil.rmtree(tmp_path / "runs" / tiny_job().id / "weights")
+    results = Results(tmp_path / "results")
+    before = results.get(tiny_job().config, "tiny")
+    assert before is not None
+    (again,) = plan_of([with_more(tiny_job())], results, tmp_path / "runs")[AGAIN]
+    assert set(again.measurements) == {*before.measurements, MORE}
+    executor = ThisProcess(results, tmp_path / "runs", done / "data")
+    assert executor.run(again) is None
+    after = results.get(again.config, "tiny")
+    assert after is not None
+    assert all(after.has(one) for one in (*before.measurements, MORE))
+
+
+def test_a_finished_run_is_measured_without_its_checkpoint_but_not_on_other_data(
+    done: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(done / "runs", tmp_path / "runs")
+    job = with_more(tiny_job())
+    run = tmp_path / "runs" / job.id
+    (run / "checkpoint.pt").unlink()
+    weights = {path: path.read_bytes() for path in (run / "weights").iterdir()}
+    assert plan_of([job], Results(done / "results"), tmp_path / "runs")[MEASURE]
+    result = done_in(run, job, done / "data")
+    assert result.has(MORE)
+    assert {path: path.read_bytes() for path in (run / "weights").iterdir()} == weights
+    content = read_json(run / "result.json")
+    content["fingerprints"]["val"] = "of other data"
+    write_json(run / "result.json", content)
+    with pytest.raises(InputError, match="val"):
+        done_in(run, job, done / "data")
+
+
+def test_the_command_says_what_it_trains_again_or_skips_and_writes_a_summary(
+    tmp_path: Path,
+) -> None:
+    results, said = make_up(tmp_path / "results", ["classifiers"], QUICK), io.StringIO()
+
+    class Nowhere(ThisProcess):
+        def run(self, job: Job) -> str | None:
+            return "nowhere to train"
+
+    executor, console = Nowhere(results, tmp_path / "runs"), Console(file=said, width=1000)
+    options = ReproductionOptions(train_again=False, results=results.folder, runs=tmp_path / "runs")
+    done = reproduce(["adaptation"], options, scale=QUICK, executor=executor, console=console)
+    assert "Runs: 1 skipped." in said.getvalue()
+    assert [done.outcome.done, done.outcome.failed, done.outcome.left] == [[], [], []]
+    assert done.tables  # of what is available
+    reproduce(
+        ["adaptation"], scale=QUICK, results=results.folder, executor=executor, console=console
+    )
+    assert "Runs: 1 to train again." in said.getvalue()
+    summary = json.loads((results.folder / "quick" / "last-run.json").read_text())
+    assert (summary["done"], summary["failed"], summary["trained_again"]) == (0, 1, 1)
+    assert summary["environment"]["torch"]
+
+
+def test_runs_are_chosen_by_name_in_the_order_of_the_patterns() -> None:
+    jobs = jobs_of([RECIPES["comparison"]], "cifar-fs", PAPER, range(2))
+    assert chosen_jobs(jobs, []) == jobs
+    names = [
+        job.name for job in chosen_jobs(jobs, ["*prototypical,seed=1", "cifar-fs-nca*", "*,seed=1"])
+    ]
+    assert names[:3] == ["cifar-fs-prototypical,seed=1", "cifar-fs-nca", "cifar-fs-nca,seed=1"]
+    assert len(names) == len(set(names)) == len(jobs) // 2 + 1
+    with pytest.raises(InputError, match="'nca'.*cifar-fs-matching, "):
+        chosen_jobs(jobs, ["nca"])
+
+
+def test_a_missing_dataset_is_named_before_anything_is_started(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    where = [
+        "--results",
+        str(tmp_path / "results"),
+        "--runs",
+        str(tmp_path / "runs"),
+        "--data-dir",
+        str(tmp_path),
+    ]
+    assert main(["reproduce", "comparison", "--dataset", "cifar-fs", "--seeds", "1", *where]) == 1
+    assert "nearshot data prepare cifar-fs" in capsys.readouterr().err
+    assert not (tmp_path / "runs").exists()
+
+
+measurements = st.builds(
+    Measurement,
+    st.sampled_from(["train", "val", "test"]),
+    st.integers(1, 50),
+    st.sampled_from(["centroid", "soft", "knn"]),
+    st.lists(st.integers(1, 9), max_size=4).map(tuple),
+    st.sampled_from([*TREATMENTS, *FINE_TUNED, *MAHALANOBIS]),
+)
+
+
+@given(measurements)
+def test_a_measurement_is_found_again_by_its_name(one: Measurement) -> None:
+    assert Measurement.named(one.name) == one
+
+
+def test_every_scale_has_an_estimate_and_smaller_ones_cost_less(tmp_path: Path) -> None:
+    results = Results(tmp_path)
+    paper, small, trial, quick = (
+        estimate(jobs_of(RECIPES.values(), None, scale, [0]), results)[0] / 3600
+        for scale in (PAPER, smaller(input_size=32), smaller(steps=2), QUICK)
+    )
+    assert 5 < paper < 12
+    assert 1.5 < small < paper / 2
+    assert trial < 0.1
+    assert 0.1 < quick < 1
+
+
+def test_estimates_are_the_median_of_earlier_runs_on_a_gpu_alone(tmp_path: Path) -> None:
+    jobs = [
+        replace(tiny_job(seed), config=replace(tiny_job(seed).config, steps_per_epoch=5))
+        for seed in range(5)
+    ]
+    (made_up, *_), results = (
+        make_up(tmp_path / "made up", ["schedule"], QUICK),
+        Results(tmp_path / "results"),
+    )
+    alone = [(100.0, 1, "Apple M9"), (200.0, 2, "an abacus"), (900.0, 1, "an abacus")]
+    for job, (seconds, n_sharing, device) in zip(jobs, alone, strict=False):
+        changes = {
+            "scale": job.scale,
+            "config": job.config.as_dict(),
+            "environment": {"device": device},
+        }
+        took = {"job_seconds": seconds * n_sharing, "n_sharing": n_sharing}
+        results.put(RunResult(made_up.content | changes | took))
+    assert estimate(jobs[4:], results)[0] == pytest.approx(200.0)
+    assert ", about 3 min on " in describe_cost(jobs[3:], results, 4)
+    assert describe_cost(jobs[3:], results, 4).endswith(", judging by earlier runs, 2 at once")
+
+
+@pytest.fixture
+def listed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., str]:
+    def run(*options: str, width: int = 300) -> str:
+        monkeypatch.setenv("COLUMNS", str(width))
+        assert main(["reproduce", "--list", *options, "--results", str(tmp_path)]) == 0
+        return capsys.readouterr().out
+
+    return run
+
+
+@pytest.mark.parametrize("options", [["--quick"], ["--input-size", "32", "--steps", "2"]])
+def test_the_list_has_names_and_costs(options: list[str], listed: Callable[..., str]) -> None:
+    out = listed(*options, width=60)
+    assert set(RECIPES) < {line.split(":")[0] for line in out.splitlines()}  # whole, to be copied
+    assert max(map(len, out.splitlines())) <= 60
+    assert "Together:\n    0 of" in out
+    assert "about" in out
+
+
+def test_the_list_names_the_runs_that_a_pattern_chooses(
+    tmp_path: Path, listed: Callable[..., str]
+) -> None:
+    make_up(tmp_path, ["schedule"], QUICK)
+    jobs = jobs_of([RECIPES["schedule"]], None, QUICK, [0, 1])
+    out = listed("schedule", "--quick", "--seeds", "2", "--only", "*,seed=1,*", jobs[0].name)
+    entries = dict(line.split(": ", 1) for line in out.splitlines() if line.startswith(("gl", "T")))
+    second = [job.name for job in jobs if job.config.seed == 1]
+    assert list(entries) == [*second, jobs[0].name, "Together"]
+    assert list(entries.values())[:-1] == ["to train"] * len(second) + ["done"]
+    assert entries["Together"].startswith(f"1 of {len(second) + 1} runs done; left")
+    make_up(tmp_path, ["comparison"], PAPER, dataset="cifar-fs")
+    asked = ("adaptation-steps", "--dataset", "cifar-fs", "--seeds", "1", "--only", "*")
+    assert "cifar-fs-nca: to train again" in listed(*asked)
+    assert "cifar-fs-nca: skipped" in listed(*asked, "--no-train-again")
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [(["--dataset", "foo"], "'foo'"), (["--quick", "--dataset", "cifar-fs"], "'cifar-fs'")],
+)
+def test_an_unknown_dataset_is_an_error(
+    options: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for command in (["--list"], ["--all", "--tables-only"]):
+        assert main(["reproduce", *command, *options, "--results", str(tmp_path)]) == 1
+        assert said in capsys.readouterr().err

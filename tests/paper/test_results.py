@@ -1,0 +1,183 @@
+"""Results: what is read from a run's files, and files that cannot be read."""
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.helpers.made_up import make_up
+from tests.helpers.settings import TINY
+from tests.helpers.tiny import prepare_tiny
+from tests.helpers.tiny_jobs import done_in
+
+from nearshot.cli import main
+from nearshot.io import CHECKSUM, read_json
+from nearshot.paper import RECIPES
+from nearshot.paper.jobs import TRAIN, Job, jobs_of, plan_of
+from nearshot.paper.results import LeftOutWarning, Measurement, Results, RunResult, result_of
+from nearshot.paper.scales import QUICK
+from nearshot.training import RunFolder, train
+
+
+def test_speeds_leave_out_what_a_process_does_before_its_first_epoch(tmp_path: Path) -> None:
+    prepare_tiny(tmp_path / "data")
+    train(replace(TINY, epochs=4), folder=tmp_path / "run", data_dir=tmp_path / "data", show=False)
+    run = RunFolder(tmp_path / "run")
+    assert ["first" in json.loads(line) for line in run.timing.read_text().splitlines()] == [
+        True,
+        False,
+        False,
+        False,
+    ]
+    measured = result_of(run, "tiny", {}).content
+    assert measured["end_to_end_images_per_second"] > 0 < measured["first_epoch_seconds"]
+    # The third epoch is the first of a process that resumed an hour later; 100 images an epoch.
+    times = [(10.0, 0.0), (2.0, 4.0), (9.0, 3604.0), (2.0, 3608.0)]
+    with run.timing.open("w") as file:
+        for epoch, (seconds, since) in enumerate(times, 1):
+            line = {
+                "epoch": epoch,
+                "time": since,
+                "seconds": seconds,
+                "images_per_second": 100 / seconds,
+            }
+            file.write(
+                json.dumps(line | ({"first": True, "since_start": 15.0} if epoch in (1, 3) else {}))
+                + "\n"
+            )
+    known = result_of(run, "tiny", {}).content
+    assert known["end_to_end_images_per_second"] == pytest.approx(200 / 8)
+    assert known["images_per_second"] == pytest.approx(50)
+    assert known["first_epoch_seconds"] == 15
+
+
+@pytest.mark.parametrize(
+    ("words", "n_sharing"),
+    [([], 1), (["--gpus-per-run", "0.25"], 4), (["--gpus-per-run=0.5", "--seeds", "1"], 2)],
+)
+def test_results_of_earlier_versions_have_a_duration_and_the_share_of_a_gpu(
+    words: list[str], n_sharing: int, tmp_path: Path
+) -> None:
+    content = next(iter(make_up(tmp_path, ["supcon"], QUICK))).content
+    times = {"training_seconds": 90.0, "measuring_seconds": 10.0}
+    old = RunResult(
+        content | times | {"environment": {"command": ["nearshot", "reproduce", *words]}}
+    )
+    assert (old.job_seconds, old.n_sharing) == (100, n_sharing)
+    assert RunResult(old.content | {"n_sharing": 3}).n_sharing == 3  # if it says so itself
+
+
+def test_what_was_measured_is_not_replaced_by_what_validation_found(tmp_path: Path) -> None:
+    """Validation is in the training's precision, and everything that is measured later in float32."""
+    prepare_tiny(tmp_path / "data")
+    results, wanted = Results(tmp_path / "results"), Measurement("val", 5, "centroid")
+
+    def found_with(*measurements: Measurement) -> dict[str, Any]:
+        job = Job(TINY, "tiny", measurements, ("a test",))
+        results.put(done_in(tmp_path / "run", job, tmp_path / "data"))
+        (result,) = results
+        found: dict[str, Any] = result.content["accuracies"][wanted.name]
+        return found
+
+    assert "measured" not in found_with()
+    (first,) = results
+    assert found_with(wanted)["measured"]
+    assert found_with(Measurement("test", 5, "centroid"))[
+        "measured"
+    ]  # of which validation's was in the way
+    (later,) = results
+    assert later.job_seconds == first.job_seconds > 0  # type: ignore[operator]  # of training, which was once
+    later.content["accuracies"][wanted.name] |= {"epoch": 77}
+    results.put(later)
+    assert found_with()["epoch"] == 77
+    assert found_with(wanted)["epoch"] != 77  # but by another measurement it is
+
+
+def changed(part: str | None = None, **changes: Any) -> Callable[[str], str]:
+    """Change entries of a result, or of a part of it. It has no checksum, as one of an earlier version."""
+
+    def change(text: str) -> str:
+        content = json.loads(text)
+        del content[CHECKSUM]
+        (content[part] if part else content).update(changes)
+        return json.dumps(content)
+
+    return change
+
+
+DAMAGES: dict[str, Callable[[str], str]] = {
+    "a list": lambda text: "[]",
+    "cut": lambda text: text[: len(text) // 2],
+    "deep": lambda text: "[" * 100_000,
+    "another format": changed(format="something else"),
+    "no settings": changed(config=None),
+    "an unknown setting": changed("config", colour="blue"),
+    "an unknown method": changed("config", method="magic"),
+    "an unheard-of measurement": changed(accuracies={"as good as can be": {}}),
+}
+
+
+def damage(results: Results, how: Callable[[str], str]) -> Path:
+    job = jobs_of([RECIPES["schedule"]], None, QUICK, [0])[1]
+    path = results.path(job.config, QUICK.name)
+    path.write_text(how(path.read_text()))
+    return path
+
+
+@pytest.mark.parametrize("how", DAMAGES.values(), ids=DAMAGES)
+def test_a_damaged_result_is_named_once_and_counts_as_not_done(
+    how: Callable[[str], str], tmp_path: Path
+) -> None:
+    path = damage(make_up(tmp_path, ["schedule"], QUICK), how)
+    results, jobs = Results(tmp_path), jobs_of([RECIPES["schedule"]], None, QUICK, [0])
+    with pytest.warns(LeftOutWarning) as warned:
+        plan = plan_of(jobs, results, tmp_path / "runs")
+    assert (
+        len(list(results)) == len(list(results.of_scale("quick"))) == len(jobs) - 1
+    )  # without another word
+    assert [job.id for job in plan[TRAIN]] == [path.stem]
+    (said,) = [str(one.message) for one in warned]
+    assert said.startswith(f"{path} is damaged or")
+
+
+def test_all_commands_go_on_without_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = damage(make_up(tmp_path, ["schedule"], QUICK), DAMAGES["a list"])
+    where = ["--results", str(tmp_path)]
+    commands = [
+        ["report"],
+        ["reproduce", "schedule", "--quick", "--tables-only"],
+        ["reproduce", "--list", "--quick"],
+    ]
+    for command in commands:
+        assert main([*command, *where]) == 0
+        captured = capsys.readouterr()
+        assert captured.err.count("warning") == 1
+        assert captured.err.startswith(f"nearshot: warning: {path} is damaged or")
+    assert "3 of 4 runs done" in captured.out
+    assert (tmp_path / "report.html").is_file()
+    assert (tmp_path / "tables" / "quick" / "schedule-glyphs.md").is_file()
+
+
+def test_the_result_of_another_training_or_a_newer_nearshot_is_put_aside(tmp_path: Path) -> None:
+    results = make_up(tmp_path, ["schedule"], QUICK)
+    job = jobs_of([RECIPES["schedule"]], None, QUICK, [0])[1]
+    first = results.get(job.config, QUICK.name)
+    assert first is not None
+    for number in (1, 2):
+        other = json.loads(json.dumps(first.content))
+        other["history"][0]["loss"] += number
+        results.put(RunResult(other))
+    path = damage(results, changed(version=2))
+    newer = path.read_bytes()
+    with pytest.warns(LeftOutWarning, match="nearshot-result 2"):
+        assert not job.is_done(results)
+    results.put(first)  # it was trained again
+    assert job.is_done(results)
+    assert len(list(results)) == 4
+    aside = [path.parent / "earlier" / f"{path.stem}-{number}.json" for number in (1, 2, 3)]
+    assert read_json(aside[0])["accuracies"] == first.content["accuracies"]
+    losses = [read_json(one)["history"][0]["loss"] - first.history[0]["loss"] for one in aside[:2]]
+    assert losses == pytest.approx([0, 1])
+    assert aside[2].read_bytes() == newer
