@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 import torch
 from scipy.stats import beta, kstest
-from test_step import batch, make_step
 from tests.helpers.dispatched import BETWEEN_HOST_AND_DEVICE, Dispatched
 from tests.helpers.settings import TINY
+from tests.training.test_step import batch, make_step
 
 from nearshot.losses import cross_entropy_loss
 from nearshot.models import Backbone, build_backbone

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import torch
 from lightning_fabric import Fabric
-from test_step import SIDE, batch, make_step
 from tests.helpers.settings import TINY
 from tests.helpers.tiny import prepare_tiny
+from tests.training.test_step import SIDE, batch, make_step
 from torch import Tensor
 
 from nearshot.errors import InputError, LeakError
