@@ -14,12 +14,12 @@ from hypothesis import settings
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 torch.set_num_threads(1)
 
-# Where there is no GPU, Triton interprets its kernels, which is slow, and enough to test them. It
-# looks at this when it is imported.
+# Without a GPU, Triton interprets its kernels, which is slow but tests them. It reads the variable
+# when it is imported.
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
-# Kernels for a GPU: what imports them asks first whether Triton is there. And what builds the
+# Modules that need a package which may be missing: the GPU kernels, and those that build the
 # documentation.
 NEEDED = {
     "triton": ["src/nearshot/models/kernels/triton_*.py"],
@@ -30,20 +30,19 @@ collect_ignore_glob = [
     pattern for module, patterns in NEEDED.items() if not find_spec(module) for pattern in patterns
 ]
 
-# In the background of a script Ctrl-C is ignored, and Python then leaves it at that. Some tests
-# send it.
+# A script's background processes ignore Ctrl-C, and Python keeps that. Some tests send it.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# A busy machine is slow for reasons of its own, which no test is about.
+# No deadlines: a busy machine is slow.
 settings.register_profile("nearshot", deadline=None)
 settings.load_profile("nearshot")
 
 
 @pytest.fixture(scope="session")
 def glyphs_dir(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Path:
-    """A folder with the prepared glyphs, drawn once for all workers: preparing waits for another process that does."""
-    from nearshot.data import open_or_prepare  # noqa: PLC0415 (after Triton has been told what to do)
+    """Return a folder with the prepared glyphs: one worker draws them, the others wait for it."""
+    from nearshot.data import open_or_prepare  # noqa: PLC0415 (after TRITON_INTERPRET is set)
 
     base = tmp_path_factory.getbasetemp()
     folder = (base if worker_id == "master" else base.parent) / "glyphs"

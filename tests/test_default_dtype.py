@@ -15,7 +15,7 @@ from nearshot.models import LinearHead, ProjectionHead, build_backbone, load_bac
 
 DTYPES = (torch.float64, torch.bfloat16)
 SLOW = pytest.mark.slow
-Made = TypeVar("Made")
+Result = TypeVar("Result")
 
 
 @contextmanager
@@ -27,15 +27,15 @@ def by_default(dtype: torch.dtype) -> Iterator[None]:
         torch.set_default_dtype(torch.float32)
 
 
-def with_every_default(make: Callable[[], Made]) -> tuple[Made, list[Made]]:
-    """Return what is made with the usual default, and with the others, from the same seed."""
-    made = []
+def with_every_default(make: Callable[[], Result]) -> tuple[Result, list[Result]]:
+    """Return the results with float32 as default, and with the others, from the same seed."""
+    results = []
     for dtype in (torch.float32, *DTYPES):
         torch.manual_seed(0)
         with by_default(dtype):
-            made.append(make())
+            results.append(make())
             assert torch.get_default_dtype() == dtype
-    return made[0], made[1:]
+    return results[0], results[1:]
 
 
 @pytest.mark.parametrize(
@@ -55,11 +55,8 @@ def test_new_and_loaded_backbones(name: str, tmp_path: Path) -> None:
         heads = torch.nn.ModuleList([LinearHead(4, 3), ProjectionHead(4, 2)])
         images = torch.zeros(2, 3, 16, 16, dtype=torch.float32)
         features = {"new": backbone.train()(images), "loaded": loaded(images)}
-        return {
-            **backbone.state_dict(),
-            **{f"heads.{key}": one for key, one in heads.state_dict().items()},
-            **features,
-        }
+        head_tensors = {f"heads.{key}": tensor for key, tensor in heads.state_dict().items()}
+        return backbone.state_dict() | head_tensors | features
 
     expected, others = with_every_default(make)
     for other in others:
@@ -79,7 +76,7 @@ def test_a_classifier(tmp_path: Path) -> None:
     labels = np.arange(24) % 3
 
     def make() -> list[Any]:
-        given = []
+        values = []
         for classifier in ("centroid", "soft", "knn"):
             model = FewShotClassifier(
                 tmp_path / "weights.safetensors",
@@ -88,16 +85,16 @@ def test_a_classifier(tmp_path: Path) -> None:
                 unknown_label=-1,
             ).fit(pictures[:15], labels[:15])
             model.save(tmp_path / "model.safetensors")
-            again = FewShotClassifier.load(tmp_path / "model.safetensors", device="cpu")
-            given += [
+            loaded = FewShotClassifier.load(tmp_path / "model.safetensors", device="cpu")
+            values += [
                 model.temperature_,
                 model.threshold_,
-                again.predict_proba(pictures),
+                loaded.predict_proba(pictures),
                 model.novelty(pictures),
             ]
-        return given
+        return values
 
     expected, others = with_every_default(make)
     for other in others:
-        for one, same in zip(expected, other, strict=True):
-            np.testing.assert_array_equal(same, one)
+        for value, expected_value in zip(other, expected, strict=True):
+            np.testing.assert_array_equal(value, expected_value)

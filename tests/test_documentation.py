@@ -6,19 +6,17 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from nearshot.cli import main
 from nearshot.evaluation import FeatureSet, save_features
-from nearshot.paper import Results
-from nearshot.paper.claims import claims_as_table
 from nearshot.paper.numbers import ERRATA
-from nearshot.paper.recipe import Found
-from nearshot.paper.scales import QUICK
 
 ROOT = Path(__file__).parent.parent
+BENCHMARK_RESULTS = ROOT / "benchmarks" / "results"
 
 
 def test_the_readme_shows_the_demos_own_output() -> None:
@@ -52,113 +50,73 @@ def test_the_summary_is_that_of_the_tables(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @pytest.mark.parametrize(
-    ("scale", "options"),
+    ("size", "options"),
     [
         ("paper", ["--seeds", "3"]),
         pytest.param("32px", ["--seeds", "1", "--input-size", "32"], marks=pytest.mark.slow),
     ],
 )
 def test_the_tables_are_those_of_the_results(
-    scale: str, options: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    size: str, options: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    shutil.copytree(ROOT / "results" / scale, tmp_path / scale)
-    asked = [
-        "reproduce",
-        "--all",
-        "--dataset",
-        "cifar-fs",
-        "--tables-only",
-        "--results",
-        str(tmp_path),
-        *options,
-    ]
-    assert main(asked) == 0, capsys.readouterr().err
-    if scale == "paper":  # of miniImageNet, one table
-        asked = ["reproduce", "comparison", "--dataset", "mini-imagenet", *asked[4:]]
-        assert main(asked) == 0, capsys.readouterr().err
-    written = sorted((ROOT / "results" / "tables" / scale).glob("*.md"))
-    assert len(written) > 6
-    for file in written:
-        assert (tmp_path / "tables" / scale / file.name).read_text() == file.read_text(), file.name
-
-
-def test_the_quick_form_was_run_with_the_statements_that_there_are(tmp_path: Path) -> None:
-    """Its results are not in the repository, but its table of claims is."""
-
-    def statements(table: str) -> list[list[str]]:
-        return sorted(line.split(" | ")[:2] for line in table.splitlines() if line.startswith("| "))
-
-    written = (ROOT / "results" / "tables" / "quick" / "claims-glyphs.md").read_text()
-    now = claims_as_table(Found(Results(tmp_path), QUICK, (0,)), "cifar-fs").as_markdown()
-    assert len(statements(now)) > 20
-    assert statements(written) == statements(now), "out of date: nearshot reproduce --all --quick"
-
-
-def test_the_time_of_the_quick_form_is_the_one_that_it_wrote_down() -> None:
-    note = json.loads((ROOT / "results" / "quick" / "last-run.json").read_text())
-    page = (ROOT / "docs" / "reproduce.md").read_text().splitlines()
-    (said,) = [line for line in page if "reproduce --all --quick" in line and "minutes" in line]
-    assert f" {note['seconds'] / 60:.0f} minutes" in said
-    assert f" {note['done']} runs" in said
-    assert note["failed"] == note["done_before"] == 0
-    assert note["environment"]["command"][1:4] == [
-        "reproduce",
-        "--all",
-        "--quick",
-    ]  # and where to put things
+    shutil.copytree(ROOT / "results" / size, tmp_path / size)
+    options = ["--tables-only", "--results", str(tmp_path), *options]
+    assert main(["reproduce", "--all", "--dataset", "cifar-fs", *options]) == 0, capsys.readouterr()
+    if size == "paper":  # the committed tables have one of miniImageNet
+        command = ["reproduce", "comparison", "--dataset", "mini-imagenet", *options]
+        assert main(command) == 0, capsys.readouterr()
+    committed = sorted((ROOT / "results" / "tables" / size).glob("*.md"))
+    assert len(committed) > 6
+    for file in committed:
+        assert (tmp_path / "tables" / size / file.name).read_text() == file.read_text(), file.name
 
 
 def test_the_errata_are_those_that_the_tables_know() -> None:
     page = (ROOT / "docs" / "errata.md").read_text().splitlines()
-    rows = [f"| {one.where} | {one.printed} | {one.follows} | {one.reason} |" for one in ERRATA]
+    rows = [
+        f"| {erratum.where} | {erratum.printed} | {erratum.follows} | {erratum.reason} |"
+        for erratum in ERRATA
+    ]
     assert set(rows) < set(page)
 
 
-def pictures(name: str) -> dict[str, str]:
-    return {
-        kind: f"figures/estimator-{name}-{kind}.png"
-        for kind in ("rejection", "calibration", "estimate")
-    }
+ESTIMATOR_FIGURES = ("rejection", "calibration", "estimate")
+
+
+def read_report(name: str) -> Any:
+    return json.loads((BENCHMARK_RESULTS / f"{name}.json").read_text())
+
+
+@pytest.mark.parametrize("dataset", ["cifar-fs", "glyphs"])
+def test_the_estimators_tables_come_from_their_numbers(
+    dataset: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    import estimator_report
+
+    name = f"estimator-{dataset}"
+    figures = {kind: f"figures/{name}-{kind}.png" for kind in ESTIMATOR_FIGURES}
+    table = estimator_report.markdown(read_report(name), figures)
+    assert table == (BENCHMARK_RESULTS / f"{name}.md").read_text()
+    for figure in figures.values():
+        assert (ROOT / "docs" / figure).is_file()
 
 
 @pytest.mark.parametrize(
-    ("module", "function", "report", "page", "images"),
+    ("module", "function", "report", "page"),
     [
-        (
-            "estimator_report",
-            "markdown",
-            "estimator-cifar-fs.json",
-            "estimator-cifar-fs.md",
-            [pictures("cifar-fs")],
-        ),
-        (
-            "estimator_report",
-            "markdown",
-            "estimator-glyphs.json",
-            "estimator-glyphs.md",
-            [pictures("glyphs")],
-        ),
-        ("photos_report", "markdown", "photos.json", "photos.md", []),
-        ("photos_report", "summary", "photos.json", "photos-summary.md", []),
-        ("photos_report", "short_summary", "photos.json", "photos-readme.md", []),
-        ("signs", "markdown", "signs.json", "signs.md", []),
+        ("photos_report", "markdown", "photos", "photos.md"),
+        ("photos_report", "summary", "photos", "photos-summary.md"),
+        ("photos_report", "short_summary", "photos", "photos-readme.md"),
+        ("signs", "markdown", "signs", "signs.md"),
     ],
 )
-def test_the_tables_of_benchmarks_are_of_the_numbers_beside_them(
-    module: str,
-    function: str,
-    report: str,
-    page: str,
-    images: list[dict[str, str]],
-    monkeypatch: pytest.MonkeyPatch,
+def test_the_tables_of_photos_come_from_their_numbers(
+    module: str, function: str, report: str, page: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.syspath_prepend(ROOT / "benchmarks")
-    results = ROOT / "benchmarks" / "results"
-    written = getattr(importlib.import_module(module), function)(
-        json.loads((results / report).read_text()), *images
-    )
-    assert written == (results / page).read_text()
-    assert all((ROOT / "docs" / file).is_file() for one in images for file in one.values())
+    table = getattr(importlib.import_module(module), function)(read_report(report))
+    assert table == (BENCHMARK_RESULTS / page).read_text()
 
 
 @pytest.mark.slow

@@ -17,11 +17,9 @@ def test_from_batch_and_split() -> None:
         shape = EpisodeShape.from_batch(
             batch_size, n_shot=n_shot, images_per_class=images_per_class
         )
-        assert (shape, shape.batch_size, shape.images_per_class) == (
-            expected,
-            batch_size,
-            images_per_class,
-        )
+        assert shape == expected
+        assert shape.batch_size == batch_size
+        assert shape.images_per_class == images_per_class
     support, query = EpisodeShape(2, 3, 1).split(torch.arange(8))
     assert (support.tolist(), query.tolist()) == ([0, 1, 2, 3, 4, 5], [6, 7])
 

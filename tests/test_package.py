@@ -21,20 +21,10 @@ LARGEST_WHEEL = 40e6
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("wheel")
-    command = [
-        sys.executable,
-        "-m",
-        "pip",
-        "wheel",
-        "--quiet",
-        "--no-deps",
-        "--wheel-dir",
-        str(folder),
-        str(ROOT),
-    ]
-    subprocess.run(
-        command, check=True, env=os.environ | {"PIP_CONSTRAINT": str(ROOT / "constraints.txt")}
-    )
+    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps"]
+    command += ["--wheel-dir", str(folder), str(ROOT)]
+    environment = os.environ | {"PIP_CONSTRAINT": str(ROOT / "constraints.txt")}
+    subprocess.run(command, check=True, env=environment)
     return next(folder.glob("nearshot-*.whl"))
 
 
@@ -54,35 +44,19 @@ def test_an_installed_wheel_classifies_photos_anywhere(
     environment = tmp_path / "environment"
     venv.create(environment)
     python = environment / "bin" / "python"
-    install = [
-        sys.executable,
-        "-m",
-        "pip",
-        "--python",
-        str(python),
-        "install",
-        "--quiet",
-        "--no-index",
-        "--no-deps",
-    ]
-    subprocess.run([*install, str(wheel)], check=True)
+    install = [sys.executable, "-m", "pip", "--python", str(python), "install"]
+    install += ["--quiet", "--no-index", "--no-deps", str(wheel)]
+    subprocess.run(install, check=True)
     packages = next((environment / "lib").glob("python*/site-packages"))
     # The dependencies of this environment; links to editable packages in it are not followed.
     (packages / "dependencies.pth").write_text(sysconfig.get_path("purelib"))
     photos = tmp_path / "photos"
     write_folder(photos, class_folders("ab", 3, side=40))
     clean = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
-    command = [
-        str(environment / "bin" / "nearshot"),
-        "predict",
-        "--support",
-        "photos",
-        "photos",
-        "--format",
-        "json",
-    ]
+    command = [str(environment / "bin" / "nearshot"), "predict", "--support", "photos", "photos"]
+    command += ["--format", "json", "--backbone", backbone]
     done = subprocess.run(
-        [*command, "--backbone", backbone],
+        command,
         cwd=tmp_path,
         env=clean | {"NEARSHOT_DATA": str(tmp_path / "data")},
         capture_output=True,
@@ -93,6 +67,8 @@ def test_an_installed_wheel_classifies_photos_anywhere(
     assert len(answers) == len(list(photos.rglob("*.png")))
     assert all(answer["label"] == Path(answer["image"]).parent.name for answer in answers)
     assert list((tmp_path / "data" / "embeddings").rglob("*.f32"))
-    where = subprocess.run([python, "-c", "import nearshot; print(nearshot.__file__)"], cwd=tmp_path, env=clean,
-                           capture_output=True, text=True, check=True)  # fmt: skip
-    assert Path(where.stdout.strip()).is_relative_to(environment)
+    code = "import nearshot; print(nearshot.__file__)"
+    location = subprocess.run(
+        [python, "-c", code], cwd=tmp_path, env=clean, capture_output=True, text=True, check=True
+    )
+    assert Path(location.stdout.strip()).is_relative_to(environment)

@@ -15,14 +15,14 @@ ROOT = Path(__file__).parent.parent
 
 
 def test_the_citation_has_the_version_of_the_package() -> None:
-    found = re.search(r"^version: (\S+)$", (ROOT / "CITATION.cff").read_text(), re.MULTILINE)
-    assert found is not None
-    assert found[1] == __version__
+    match = re.search(r"^version: (\S+)$", (ROOT / "CITATION.cff").read_text(), re.MULTILINE)
+    assert match is not None
+    assert match[1] == __version__
 
 
 @pytest.mark.slow
 def test_a_wheel_can_be_built_from_the_source_distribution(tmp_path: Path) -> None:
-    """It has the same files as one built from the repository, and a README whose links work on PyPI."""
+    """It has the same files as one from the repository; links of its README work on PyPI."""
     environment = os.environ | {
         "PIP_CONSTRAINT": str(ROOT / "constraints.txt"),
         "PYTHONPATH": str(tmp_path / "tools"),
@@ -52,7 +52,7 @@ def test_a_wheel_can_be_built_from_the_source_distribution(tmp_path: Path) -> No
     wheel = f"nearshot-{__version__}-py3-none-any.whl"
     wheels = [zipfile.ZipFile(tmp_path / name / wheel) for name in ("source", "repository")]
     from_source, from_repository = (
-        {file.filename: file.CRC for file in one.infolist()} for one in wheels
+        {file.filename: file.CRC for file in archive.infolist()} for archive in wheels
     )
     assert from_source == from_repository
     assert len(from_source) > 100

@@ -12,7 +12,8 @@ from tests.helpers.browser import CHROMIUM, open_browser
 
 ROOT = Path(__file__).parent.parent
 MOST_WORDS = 1500
-WORDS = "document.querySelector('article').innerText.split(/\\s+/).length"  # what is folded away does not count
+# Folded text does not count.
+WORDS = "document.querySelector('article').innerText.split(/\\s+/).length"
 REFERENCE = ("api/", "architecture.html")
 pytestmark = [
     pytest.mark.slow,
@@ -33,21 +34,19 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def pages(site: Path) -> list[Path]:
-    """Return the pages: the report has its own tests, and 404 is shown at any address."""
-    found = sorted(
-        page for page in site.rglob("*.html") if page.name not in ("404.html", "report.html")
-    )
-    assert len(found) > 20
-    return found
+    """Return the pages except for 404.html, whose relative links depend on the address."""
+    result = sorted(page for page in site.rglob("*.html") if page.name != "404.html")
+    assert len(result) > 20
+    return result
 
 
 class Links(HTMLParser):
-    """The addresses that a page refers to, and the places in it that can be referred to."""
+    """The addresses that a page links to, and its anchors."""
 
     def __init__(self, page: Path) -> None:
         super().__init__()
         self.addresses: list[str] = []
-        self.places: set[str] = set()
+        self.anchors: set[str] = set()
         self.feed(page.read_text(encoding="utf-8"))
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
@@ -55,28 +54,28 @@ class Links(HTMLParser):
             if value and name in ("href", "src"):
                 self.addresses.append(value)
             if value and (name == "id" or (tag == "a" and name == "name")):
-                self.places.add(value)
+                self.anchors.add(value)
 
 
 def test_no_link_is_broken(site: Path) -> None:
     links = {page: Links(page) for page in pages(site)}
-    for page, found in links.items():
-        for address in found.addresses:
+    for page, links_of_page in links.items():
+        for address in links_of_page.addresses:
             parts = urlsplit(address)
             if parts.scheme or address.startswith("//"):
                 continue
             target = (page.parent / unquote(parts.path)).resolve() if parts.path else page
             assert target.is_file(), f"{page.relative_to(site)}: {address}"
             if parts.fragment and target in links:
-                assert unquote(parts.fragment) in links[target].places, (
+                assert unquote(parts.fragment) in links[target].anchors, (
                     f"{page.relative_to(site)}: {address}"
                 )
 
 
-@pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium; make browser installs it")
+@pytest.mark.skipif(CHROMIUM is None, reason="Chromium is missing; `make browser` installs it")
 @pytest.mark.parametrize("width", [1280, 400])
 def test_every_page_fits_the_screen(width: int, site: Path, tmp_path: Path) -> None:
-    """No horizontal scrolling, no message on the console, nothing from another host, and not too much to read."""
+    """No horizontal scrolling, no console message, no request to another host, not too long."""
     with open_browser(tmp_path) as browser:
         browser.call(
             "Emulation.setDeviceMetricsOverride",
@@ -100,21 +99,21 @@ def test_every_page_fits_the_screen(width: int, site: Path, tmp_path: Path) -> N
         }
 
 
-@pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium; make browser installs it")
+@pytest.mark.skipif(CHROMIUM is None, reason="Chromium is missing; `make browser` installs it")
 def test_the_search_finds_a_function_without_a_server(site: Path, tmp_path: Path) -> None:
     with open_browser(tmp_path) as browser:
         browser.open(site / "index.html")
-        found = browser.ask(
+        addresses = browser.ask(
             """new Promise((resolve, reject) => {
                 const input = document.querySelector(".md-search__input");
                 input.focus();
                 input.value = "nca_loss";
                 input.dispatchEvent(new Event("keyup", {bubbles: true}));
                 setInterval(() => {
-                    const links = [...document.querySelectorAll(".md-search-result__link")].map(link => link.href);
-                    if (links.length) resolve(links);
+                    const results = document.querySelectorAll(".md-search-result__link");
+                    if (results.length) resolve([...results].map(link => link.href));
                 }, 100);
-                setTimeout(() => reject("nothing was found"), 30000);
+                setTimeout(() => reject("no results"), 30000);
             })"""
         )
-    assert any("api/losses.html" in link for link in found)
+    assert any("api/losses.html" in link for link in addresses)

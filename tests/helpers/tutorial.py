@@ -1,4 +1,4 @@
-"""Runs the tutorial, line by line; `python -m tests.helpers.tutorial` also writes what it prints into the tutorial."""
+"""Run the tutorial line by line; `python -m tests.helpers.tutorial` also updates its output."""
 
 import io
 import os
@@ -20,7 +20,7 @@ COMMAND = re.compile(r"^\$ (.*)\n((?:(?!\$ ).*\n)*)", re.MULTILINE)
 
 
 class Step(NamedTuple):
-    """Something to run, and what the tutorial says that it prints."""
+    """A command or a block of Python, and its output in the tutorial."""
 
     kind: str
     code: str
@@ -28,14 +28,14 @@ class Step(NamedTuple):
 
 
 def steps(text: str) -> Iterator[Step]:
-    """Yield what the tutorial has to run, in order."""
+    """Yield the steps of the tutorial, in order."""
     blocks = [match.groups() for match in BLOCK.finditer(text)]
     for number, (kind, content) in enumerate(blocks):
         if kind == "console":
             yield from (Step(kind, *match.groups()) for match in COMMAND.finditer(content))
         elif kind == "python":
-            follows = blocks[number + 1] if number + 1 < len(blocks) else ("", "")
-            yield Step(kind, content, follows[1] if follows[0] == "text" else "")
+            next_kind, next_content = blocks[number + 1] if number + 1 < len(blocks) else ("", "")
+            yield Step(kind, content, next_content if next_kind == "text" else "")
 
 
 def printed(step: Step, folder: Path) -> str:
@@ -48,7 +48,7 @@ def printed(step: Step, folder: Path) -> str:
             elif status := main(shlex.split(step.code)[1:]):
                 raise RuntimeError(f"{step.code}: status {status}")
         return output.getvalue()
-    # The command of this interpreter, wherever it is installed.
+    # `nearshot` of this interpreter, wherever it is installed.
     program = f'nearshot() {{ "{sys.executable}" -W error -m nearshot "$@"; }}\nset -e\n{step.code}'
     done = subprocess.run(
         ["/bin/bash", "-c", program], cwd=folder, capture_output=True, text=True, check=False
@@ -59,7 +59,7 @@ def printed(step: Step, folder: Path) -> str:
 
 
 def with_output(text: str, folder: Path) -> str:
-    """Return the tutorial with what its lines print now."""
+    """Return the tutorial with its current output."""
     for step in steps(text):
         above = f"{step.code}```\n\n```text\n" if step.kind == "python" else f"$ {step.code}\n"
         text = text.replace(above + step.expected, above + printed(step, folder), 1)
