@@ -34,7 +34,7 @@ from sklearn.metrics import roc_auc_score
 from nearshot import FewShotClassifier
 from nearshot.data.readers import Skipped, files_under, is_image
 from nearshot.estimator import Embedder
-from nearshot.estimator.image_inputs import read_each
+from nearshot.estimator.read_images import read_each
 from nearshot.evaluation import CLASSIFIERS
 from nearshot.text import with_progress
 from photos_report import markdown, short_summary, summary

@@ -1,4 +1,4 @@
-"""`nearshot predict`, `export`, `show`, `suggest` and `app`, run as a user would."""
+"""`nearshot predict`, `export`, `suggest` and `app`, run as a user would."""
 
 import csv
 import io
@@ -139,15 +139,6 @@ def test_a_bundle_is_a_support(folder: Path, capsys: Captured) -> None:
     assert "unknown_rate is saved in the bundle zoo.safetensors" in capsys.readouterr().err
 
 
-def test_show(folder: Path, capsys: Captured) -> None:
-    (folder / "new" / "notes.jpg").write_text("dear diary")
-    assert run("show", "support", "--query", "new", "--backbone", WEIGHTS) == 3
-    assert "Skipped: new/notes.jpg is not an image" in capsys.readouterr().out
-    page = (folder / "nearshot-show.html").read_text(encoding="utf-8")
-    assert "support: 3 classes, 12 labelled images" in page
-    assert "ridge classifier. Expected accuracy for new images like these: 100 %" in page
-
-
 def test_the_backbone_of_a_run(folder: Path, capsys: Captured) -> None:
     (folder / "run" / "weights").mkdir(parents=True)
     Path(WEIGHTS).rename(folder / "run" / "weights" / "epoch-0007.safetensors")
@@ -176,7 +167,6 @@ def test_the_backbone_of_a_run(folder: Path, capsys: Captured) -> None:
         ("predict --support hidden new", r"hidden/dog has no images \(it is empty\)"),
         ("export support zoo.pkl", "output must end in .onnx or .safetensors .got 'zoo.pkl'"),
         ("export support nowhere/zoo.safetensors", "nowhere does not exist"),
-        ("show support --output support.pdf", "got 'support.pdf'"),
         ("app nosuch --no-browser", "nosuch is not a folder of photos"),
     ],
 )
@@ -200,17 +190,6 @@ def test_a_command_brings_in_no_training(folder: Path) -> None:
     )
     assert (done.returncode, done.stderr) == (0, "")
     assert " ant " in done.stdout
-
-
-def test_letters_of_other_scripts_are_drawn_or_named(folder: Path, capsys: Captured) -> None:
-    write_folder(folder, {"new/日本の写真.png": pattern(0, 60), "support/𒀀/0.png": pattern(8, 0)})
-    (folder / "support" / "bee").rename(folder / "support" / "$b_{ee$")  # no formula
-    assert run("show", "support", "--query", "new", "--output", "s.png", "--backbone", WEIGHTS) == 0
-    err = capsys.readouterr().err
-    assert all(
-        line.startswith("nearshot: warning: No installed font has") for line in err.splitlines()
-    )
-    assert len(err.splitlines()) <= 1
 
 
 def test_a_bad_picture_has_its_own_line_and_a_name_breaks_none(
@@ -250,7 +229,6 @@ def test_photos_and_videos_of_other_formats_count_in_the_status(
     for command in (
         "predict new --support support",
         "suggest new --support support",
-        "show support --query new",
     ):
         assert run(*command.split(), "--backbone", WEIGHTS) == 3
         assert (

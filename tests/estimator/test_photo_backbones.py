@@ -13,7 +13,7 @@ from nearshot import FewShotClassifier
 from nearshot.cli import main
 from nearshot.data.images import fit_to_square
 from nearshot.errors import InputError
-from nearshot.estimator.image_inputs import are_images
+from nearshot.estimator.read_images import are_images
 from nearshot.estimator.onnx import export_onnx
 from nearshot.models import build_backbone, save_backbone
 from nearshot.models.recommended import PHOTOS

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from nearshot.app.copies import safe_name, write_new
+from nearshot.estimator.copy_images import safe_name, write_new
 from nearshot.data.readers import is_image
 from nearshot.errors import FileFormatError, InputError
-from nearshot.estimator.image_inputs import find_images
+from nearshot.estimator.find_images import find_images
 from nearshot.io import FileLock, read_json, readable, write_json
 
 FORMAT, VERSION = "nearshot-project", 1
@@ -214,7 +214,7 @@ class Project:
         folder, paths = Path(os.path.normpath(folder)), list[Path]()
         if folder.is_dir():
             with suppress(InputError):  # it has no photos
-                paths = find_images([folder])[0]
+                paths = find_images([folder]).paths
         for path in paths:
             if not path.is_relative_to(self.folder) or path.is_relative_to(self.folder / "photos"):
                 inside = path.relative_to(folder).parts

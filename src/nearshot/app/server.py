@@ -25,7 +25,7 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from nearshot.app.copies import copy_into_classes
+from nearshot.estimator.copy_images import copy_into_classes
 from nearshot.app.project import UNKNOWN, Photo, Project
 from nearshot.app.session import Guess, Session, smaller_jpeg, version_of
 from nearshot.errors import NearshotError

@@ -16,7 +16,6 @@ import tyro
 from rich.cells import cell_len
 from rich.console import Console
 
-from nearshot.app.copies import Copies, copy_into_classes
 from nearshot.checks import check_count
 from nearshot.cli._options import (
     SOME_UNREADABLE,
@@ -93,12 +92,14 @@ class Predict:
 
     def run(self, console: Console) -> None:
         """Classify images one by one."""
-        from nearshot.estimator.image_inputs import find_images  # noqa: PLC0415 (imports scikit-learn)
+        from nearshot.estimator.copy_images import CopyResult, copy_into_classes  # noqa: PLC0415
+        from nearshot.estimator.find_images import find_images  # noqa: PLC0415 (imports scikit-learn)
 
         check_count(self.nearest, "nearest")
         if self.copy_to is not None:
             check_apart(self.copy_to, self.support)
-        paths, unread = find_images(self.images)
+        found_images = find_images(self.images)
+        paths = found_images.paths
         if not paths:
             raise InputError("images must be at least 1 file, folder or pattern (got none).")
         classifier = self.options.make_classifier(self.support)
@@ -140,7 +141,7 @@ class Predict:
             for line in score_lines(labels, truths, classes):
                 print_line(report, printable(line))
         done = (
-            Copies()
+            CopyResult()
             if self.copy_to is None
             else copy_into_classes(labels.items(), Path(self.copy_to))
         )
@@ -151,7 +152,7 @@ class Predict:
             print_message(f"Not copied: {sentence}")
         if done.earlier:
             print_message(done.about_earlier)
-        if n_bad or unread or done.failures:
+        if n_bad or found_images.unread or done.failures:
             raise SystemExit(SOME_UNREADABLE)
 
 

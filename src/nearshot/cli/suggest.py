@@ -75,11 +75,12 @@ class Suggest:
 
     def run(self, console: Console) -> None:
         """Print the suggestions."""
-        from nearshot.estimator.image_inputs import find_images  # noqa: PLC0415 (imports scikit-learn)
+        from nearshot.estimator.find_images import find_images  # noqa: PLC0415 (imports scikit-learn)
         from nearshot.estimator.suggestions import labelled_already  # noqa: PLC0415
 
         check_count(self.count, "count")
-        paths, unread = find_images(self.images)
+        found_images = find_images(self.images)
+        paths = found_images.paths
         options = self.options
         if options.unknown_rate is None and self.support.is_dir():
             # No answer has the unknown label, so any will do that is no class.
@@ -109,7 +110,7 @@ class Suggest:
             writer.writerows([Suggestion._fields, *(map(printable, one) for one in found)])
         for error in errors:
             print_message(f"Skipped: {error}")
-        if errors or unread:
+        if errors or found_images.unread:
             raise SystemExit(SOME_UNREADABLE)
 
 

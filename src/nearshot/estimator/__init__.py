@@ -3,7 +3,7 @@
 from nearshot.estimator.classifier import FewShotClassifier
 from nearshot.estimator.embedder import Embedder
 from nearshot.estimator.explanation import Explanation, Neighbour
-from nearshot.estimator.image_inputs import SupportFolder, read_support
+from nearshot.estimator.find_images import SupportFolder, read_support
 from nearshot.estimator.leave_one_out import AccuracyEstimate
 from nearshot.estimator.onnx import export_onnx
 

@@ -21,7 +21,7 @@ from nearshot.errors import InputError
 from nearshot.estimator.bundle import read_bundle, write_bundle
 from nearshot.estimator.embedder import Embedder
 from nearshot.estimator.explanation import Explanation, explain_answers
-from nearshot.estimator.image_inputs import are_images, image_list, name_of, without_tensors
+from nearshot.estimator.read_images import are_images, image_list, image_name, without_tensors
 from nearshot.estimator.leave_one_out import AccuracyEstimate, estimate_from
 from nearshot.estimator.state import (
     Array,
@@ -278,7 +278,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             np.tile(labels, 2)
         )  # one image per class is no sign of a regression here
         known_names = [] if known is None else known.names
-        names = [*known_names, *map(name_of, images, itertools.count(len(known_names)))]
+        names = [*known_names, *map(image_name, images, itertools.count(len(known_names)))]
         if known is not None:
             known_labels = known.classes[known.codes]
             if are_mixed(known_labels, labels):

@@ -22,12 +22,12 @@ from nearshot.data.augment import normalise_images, view_of
 from nearshot.data.images import Pixels
 from nearshot.devices import chosen_device
 from nearshot.errors import InputError, NearshotError
-from nearshot.estimator.image_inputs import (
+from nearshot.estimator.read_images import (
     PREPROCESSING,
-    Content,
+    ImageContent,
     image_list,
     map_ahead,
-    name_of,
+    image_name,
     read_each,
     without_tensors,
 )
@@ -188,7 +188,7 @@ class Embedder:
                     and isinstance(one, np.ndarray)
                     and not one.any()
                 ):
-                    name = name_of(images[number], number)
+                    name = image_name(images[number], number)
                     yield InputError(
                         f"The network sees nothing in {name}. Use a larger --input-size."
                     )
@@ -201,7 +201,7 @@ class Embedder:
         if self.cache is not None:
             self.cache.prune()
 
-    def _prepare(self, content: Content) -> Features | tuple[str, Pixels]:
+    def _prepare(self, content: ImageContent) -> Features | tuple[str, Pixels]:
         """Return the cached embedding of an image, or its digest and its pixels as the backbone needs them."""
         known = None if self.cache is None else self.cache.get(content.digest)
         if known is not None:

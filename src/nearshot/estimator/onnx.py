@@ -22,7 +22,7 @@ from nearshot._version import __version__
 from nearshot.data.images import Interpolation
 from nearshot.distances import unit_length
 from nearshot.errors import InputError, MissingExtraError
-from nearshot.estimator.image_inputs import PREPROCESSING
+from nearshot.estimator.read_images import PREPROCESSING
 from nearshot.estimator.novelty import weigh_by_score
 from nearshot.estimator.state import Fitted
 from nearshot.estimator.support import Head, classifier_of

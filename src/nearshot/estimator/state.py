@@ -22,7 +22,7 @@ from nearshot.checks import check_count
 from nearshot.distances import squared_euclidean
 from nearshot.errors import InputError, NearshotError
 from nearshot.estimator.embedder import Embedder
-from nearshot.estimator.image_inputs import read_each, without_tensors
+from nearshot.estimator.read_images import read_each, without_tensors
 from nearshot.estimator.leave_one_out import (
     HeldOut,
     choose_temperature,

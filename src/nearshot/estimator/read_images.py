@@ -1,0 +1,184 @@
+"""Read images: files, Pillow images and arrays become uint8 squares."""
+
+import hashlib
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+
+from nearshot.data.images import Interpolation, Pixels, decode, fit_to_square, upright_rgb
+from nearshot.errors import InputError, NearshotError
+
+N_THREADS = 4
+N_IN_FLIGHT = 8  # a phone's photo takes a hundred megabytes while it is read
+# What `ImageContent.square` does: increase the number with every change.
+PREPROCESSING = "centre, Pillow; 3"
+# A JPEG is decoded at a fraction of its size that leaves this many times the pixels along an axis.
+SPARE_PIXELS = 2
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True)
+class ImageContent:
+    """The content of an image before it is decoded.
+
+    Attributes:
+        name: what messages call it.
+        digest: a SHA-256 of its file or pixels.
+        decode: returns the image; its shorter side keeps at least the given number of pixels, if it
+            has as many.
+    """
+
+    name: str
+    digest: str
+    decode: Callable[[int], Image.Image]
+
+    def square(
+        self, side: int, interpolation: Interpolation = "bilinear", crop: float = 1.0
+    ) -> Pixels:
+        """Return its centre, (side, side, 3) uint8 RGB: upright, on white, an animation's first frame.
+
+        `crop` is the fraction of the shorter side that the square shows; see `fit_to_square`.
+        """
+        image = self.decode(SPARE_PIXELS * round(side / crop))
+        return fit_to_square(image, side, name=self.name, interpolation=interpolation, crop=crop)
+
+
+def image_list(images: Any) -> list[Any]:
+    """Return images as a list, one entry each, without reading a file."""
+    shape: tuple[int, ...] = getattr(images, "shape", ())
+    # One image, rather than grey ones that are 3 or 4 pixels wide.
+    is_image_array = len(shape) == 3 and shape[2] in (3, 4)
+    if is_image_array or isinstance(images, str | Path | bytes | Image.Image):
+        example = repr(str(images)) if isinstance(images, str | Path) else "image"
+        raise InputError(f"Images must be a list, even of one image: [{example}].")
+    return list(images)
+
+
+def are_images(values: Any) -> bool:
+    """Return whether values are images by their form: paths, Pillow images or pixels.
+
+    Otherwise they are features.
+    """
+    if hasattr(values, "shape") and hasattr(values, "dtype"):
+        kind = getattr(values.dtype, "kind", "")
+        holds_objects_or_strings = kind in ("O", "U", "S", "T") and len(values.shape) == 1
+        holds_pixels = len(values.shape) > 2 and "uint8" in str(values.dtype)
+        return holds_objects_or_strings or holds_pixels
+    first = next(iter(values), None) if isinstance(values, Sequence) else None
+    return isinstance(first, str | Path | Image.Image) or getattr(first, "ndim", 0) >= 2
+
+
+def image_name(image: Any, number: int) -> str:
+    """Return the name of an image: its path, or its index in the list."""
+    if isinstance(image, str | Path):
+        return str(image)
+    return str(getattr(image, "filename", "") or f"image {number}")
+
+
+def read_image(image: Any, name: str) -> ImageContent:
+    """Read an image, without decoding it; `name` is for messages.
+
+    An image is a path, a Pillow image, or a uint8 array: (height, width, 3), with 4 channels for
+    alpha, or (height, width) for grey.
+    """
+    if isinstance(image, str | Path):
+        return _read_file(Path(image), name)
+    if not isinstance(image, Image.Image):
+        image = _image_of_array(image, name)
+    upright = upright_rgb(image, name)
+    digest = _digest(f"pixels {upright.size}", upright.tobytes())
+    return ImageContent(name, digest, lambda least_pixels: upright)
+
+
+def _read_file(path: Path, name: str) -> ImageContent:
+    try:
+        data = path.expanduser().read_bytes()
+    except OSError as error:
+        raise InputError(f"{name} cannot be read: {error.strerror}.") from error
+
+    def decode_file(least_pixels: int) -> Image.Image:
+        return decode(data, name, shrink_to=least_pixels)
+
+    return ImageContent(name, _digest("file", data), decode_file)
+
+
+def _image_of_array(values: Any, name: str) -> Image.Image:
+    array = np.asarray(without_tensors(values))
+    if array.ndim == 3 and array.shape[2] == 1:
+        array = array[:, :, 0]
+    is_grey = array.ndim == 2
+    is_colour = array.ndim == 3 and array.shape[2] in (3, 4)
+    if array.dtype != np.uint8 or not (is_grey or is_colour) or array.size == 0:
+        raise InputError(
+            f"{name} must be a path, a Pillow image, or a uint8 array of shape (height, width, 3), "
+            f"or (height, width) for grey (got {array.dtype} {array.shape}). "
+            "To classify features, set backbone=None."
+        )
+    return Image.fromarray(np.ascontiguousarray(array))
+
+
+def _digest(kind: str, data: bytes) -> str:
+    return hashlib.sha256(kind.encode() + b"\0" + hashlib.sha256(data).digest()).hexdigest()
+
+
+def read_each(
+    images: Sequence[Any], function: Callable[[ImageContent], Result]
+) -> Iterator[Result | NearshotError]:
+    """Yield what a function returns for the content of each image, in order, or the error.
+
+    Images are read in threads, a few ahead.
+    """
+
+    def result_or_error(number: int) -> Result | NearshotError:
+        try:
+            content = read_image(images[number], image_name(images[number], number))
+            return function(content)
+        except NearshotError as error:
+            return error
+
+    threads = ThreadPoolExecutor(N_THREADS)
+    return map_ahead(threads, result_or_error, range(len(images)), N_IN_FLIGHT)
+
+
+def map_ahead(
+    threads: ThreadPoolExecutor,
+    function: Callable[[Item], Result],
+    items: Iterable[Item],
+    n_ahead: int,
+) -> Generator[Result]:
+    """Yield the results of a function in order, computed in threads, a few ahead.
+
+    The threads end with the last result.
+    """
+    waiting: deque[Future[Result]] = deque()
+    try:
+        for item in items:
+            waiting.append(threads.submit(function, item))
+            if len(waiting) == n_ahead:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+    finally:
+        threads.shutdown(cancel_futures=True)
+
+
+def without_tensors(values: Any) -> Any:
+    """Return a tensor, or a list of tensors, as NumPy arrays, and anything else unchanged."""
+    if isinstance(values, Tensor):
+        tensor = values.detach().cpu()
+        if tensor.dtype == torch.bfloat16:  # NumPy has no bfloat16
+            tensor = tensor.float()
+        return tensor.numpy()
+    if isinstance(values, list | tuple) and any(isinstance(value, Tensor) for value in values):
+        return [without_tensors(value) for value in values]
+    return values
