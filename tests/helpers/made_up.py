@@ -13,7 +13,7 @@ from nearshot.paper.claims import CLAIMS, Verdict
 from nearshot.paper.jobs import Job, jobs_of
 from nearshot.paper.recipe import Found
 from nearshot.paper.results import FORMAT, VERSION, Measurement, RunResult
-from nearshot.paper.scales import PAPER, Scale
+from nearshot.paper.sizes import PAPER, Size
 from nearshot.training import TrainConfig
 
 N_EPISODES = 400
@@ -24,7 +24,7 @@ SEEDS = (0, 1, 2)
 def make_up(
     folder: Path,
     recipes: Iterable[str],
-    scale: Scale,
+    scale: Size,
     *,
     dataset: str | None = None,
     seeds: int = 1,
@@ -46,7 +46,7 @@ def _content(job: Job, number: int) -> dict[str, Any]:
         "format": FORMAT,
         "version": VERSION,
         "id": job.id,
-        "scale": job.scale,
+        "scale": job.size.name,
         "config": job.config.as_dict(),
         "fingerprints": {"train": "f00d" * 16, "val": "cafe" * 16},
         "environment": {
@@ -136,7 +136,7 @@ def put(
                 (values * 0.75).round() / 0.75 + seed * spread, Protocol(*asked, split=one.split)
             )
             accuracies[one.name] = accuracy.as_dict() | {"epoch": 1}
-        job = Job(replace(config, seed=seed), PAPER.name, (), ())
+        job = Job(replace(config, seed=seed), PAPER, (), ())
         results.put(RunResult(_content(job, 0) | {"history": [], "accuracies": accuracies}))
 
 

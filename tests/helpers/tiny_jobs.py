@@ -14,15 +14,17 @@ from nearshot.paper.executors.base import Executor, JobTask, attempt, do
 from nearshot.paper.jobs import Job
 from nearshot.paper.results import Measurement, Results, RunResult
 from nearshot.paper.runner import run_jobs
+from nearshot.paper.sizes import Size
 
 QUIET = Console(quiet=True)
+TINY_SIZE = Size("tiny", "for tests")
 
 
 def tiny_job(seed: int = 0, *, epochs: int = 2) -> Job:
     """Return a job of some epochs, each about a tenth of a second on one thread."""
     config = replace(TINY, epochs=epochs, seed=seed, validate_every=20, validation_shots=(1,))
     wanted = (Measurement("val", 1, "centroid"), Measurement("test", 1, "centroid"))
-    return Job(config, "tiny", wanted, ("test",))
+    return Job(config, TINY_SIZE, wanted, ("test",))
 
 
 @dataclass(eq=False)

@@ -31,7 +31,7 @@ from nearshot.paper.recipes.choices import choice_config, schedule_config
 from nearshot.paper.recipes.comparison import SUPCON_ROWS, supcon_config
 from nearshot.paper.recipes.features import CLOSEST, LAYERS
 from nearshot.paper.results import Measurement, Results, RunResult
-from nearshot.paper.scales import PAPER
+from nearshot.paper.sizes import PAPER
 from nearshot.training import PRESETS, TrainConfig
 
 NCA = PRESETS[f"{DATASET}-nca"]

@@ -32,7 +32,7 @@ from nearshot.paper.recipe import Found, Side
 from nearshot.paper.recipes.ablations import row_config
 from nearshot.paper.recipes.choices import choice_config
 from nearshot.paper.results import Measurement, Results
-from nearshot.paper.scales import PAPER
+from nearshot.paper.sizes import PAPER
 from nearshot.training import PRESETS
 
 ROOT = Path(__file__).parents[2]

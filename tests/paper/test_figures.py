@@ -21,7 +21,7 @@ from nearshot.paper.recipe import Found
 from nearshot.paper.recipes.batches import FRACTIONS
 from nearshot.paper.recipes.pairs import drawn_pairs
 from nearshot.paper.results import Measurement
-from nearshot.paper.scales import PAPER
+from nearshot.paper.sizes import PAPER
 
 SHAPES = [EpisodeShape(2, 4, 1), EpisodeShape(5, 2, 3), EpisodeShape(3, 1, 1)]
 FIGURES = ("batch-size", "pair-subsampling", "ablations")

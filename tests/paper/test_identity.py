@@ -10,7 +10,7 @@ from nearshot.data.augment import Augmentation
 from nearshot.paper import RECIPES, Results
 from nearshot.paper.identity import run_id
 from nearshot.paper.jobs import jobs_of
-from nearshot.paper.scales import scale_named
+from nearshot.paper.sizes import PAPER, at_input_size
 from nearshot.training import METHODS, PRESETS, TrainConfig
 from nearshot.training.methods import IGNORED
 
@@ -79,7 +79,7 @@ def test_a_setting_that_a_loss_ignores_does_not_tell_runs_apart(method: str) -> 
 def test_all_committed_results_are_found_by_the_recipes_that_want_them(scale: str) -> None:
     results = Results(COMMITTED)
     wanted = {
-        name: jobs_of([recipe], "all", scale_named(scale), range(3))
+        name: jobs_of([recipe], "all", at_input_size(32) if scale == "32px" else PAPER, range(3))
         for name, recipe in RECIPES.items()
     }
     found = Counter(

@@ -1,4 +1,4 @@
-"""What is said before anything is trained: what is done, what is left, what has to be trained again, and the cost."""
+"""The plan of jobs, and what is printed before anything is trained."""
 
 import io
 import json
@@ -19,25 +19,10 @@ from nearshot.cli import main
 from nearshot.errors import InputError
 from nearshot.io import read_json, write_json
 from nearshot.paper import RECIPES, Results, reproduce
-from nearshot.paper.jobs import (
-    AGAIN,
-    DONE,
-    MEASURE,
-    SKIPPED,
-    STATES,
-    TRAIN,
-    Job,
-    JobPlan,
-    chosen_jobs,
-    describe_cost,
-    estimate,
-    jobs_of,
-    plan_of,
-)
+from nearshot.paper.jobs import Job, JobPlan, choose_jobs, jobs_of, plan_jobs
 from nearshot.paper.measurement import FINE_TUNED, MAHALANOBIS, TREATMENTS
-from nearshot.paper.reproduce import ReproductionOptions
-from nearshot.paper.results import Measurement, RunResult
-from nearshot.paper.scales import PAPER, QUICK, smaller
+from nearshot.paper.results import Measurement
+from nearshot.paper.sizes import PAPER, QUICK
 
 MORE = Measurement("test", 1, "soft")
 
@@ -59,13 +44,14 @@ def with_more(job: Job) -> Job:
 def test_jobs_are_classified_by_what_is_left(done: Path, tmp_path: Path) -> None:
     results, runs = Results(done / "results"), done / "runs"
     first, second = tiny_job(), tiny_job(seed=1)
-    nothing: JobPlan = {state: [] for state in STATES}
-    assert plan_of([first, second], results, runs) == nothing | {DONE: [first], TRAIN: [second]}
-    assert plan_of([with_more(first)], results, runs) == nothing | {MEASURE: [with_more(first)]}
-    gone = plan_of([with_more(first)], results, tmp_path)
-    skipped = plan_of([with_more(first)], results, tmp_path, train_again=False)
-    assert gone[AGAIN]
-    assert skipped == nothing | {SKIPPED: gone[AGAIN]}
+    assert plan_jobs([first, second], results, runs) == JobPlan(done=[first], to_train=[second])
+    more = with_more(first)
+    assert plan_jobs([more], results, runs) == JobPlan(to_measure=[more])
+    without_weights = plan_jobs([more], results, tmp_path)
+    (again,) = without_weights.to_train_again
+    assert without_weights == JobPlan(to_train_again=[again])
+    skipped = plan_jobs([more], results, tmp_path, train_again=False)
+    assert skipped == JobPlan(skipped=[again])
 
 
 def test_weights_that_are_gone_are_trained_again_and_nothing_measured_is_lost(
@@ -77,7 +63,7 @@ def test_weights_that_are_gone_are_trained_again_and_nothing_measured_is_lost(
     results = Results(tmp_path / "results")
     before = results.get(tiny_job().config, "tiny")
     assert before is not None
-    (again,) = plan_of([with_more(tiny_job())], results, tmp_path / "runs")[AGAIN]
+    (again,) = plan_jobs([with_more(tiny_job())], results, tmp_path / "runs").to_train_again
     assert set(again.measurements) == {*before.measurements, MORE}
     executor = ThisProcess(results, tmp_path / "runs", done / "data")
     assert executor.run(again) is None
@@ -94,7 +80,7 @@ def test_a_finished_run_is_measured_without_its_checkpoint_but_not_on_other_data
     run = tmp_path / "runs" / job.id
     (run / "checkpoint.pt").unlink()
     weights = {path: path.read_bytes() for path in (run / "weights").iterdir()}
-    assert plan_of([job], Results(done / "results"), tmp_path / "runs")[MEASURE]
+    assert plan_jobs([job], Results(done / "results"), tmp_path / "runs").to_measure
     result = done_in(run, job, done / "data")
     assert result.has(MORE)
     assert {path: path.read_bytes() for path in (run / "weights").iterdir()} == weights
@@ -115,13 +101,20 @@ def test_the_command_says_what_it_trains_again_or_skips_and_writes_a_summary(
             return "nowhere to train"
 
     executor, console = Nowhere(results, tmp_path / "runs"), Console(file=said, width=1000)
-    options = ReproductionOptions(train_again=False, results=results.folder, runs=tmp_path / "runs")
-    done = reproduce(["adaptation"], options, scale=QUICK, executor=executor, console=console)
+    done = reproduce(
+        ["adaptation"],
+        size=QUICK,
+        train_again=False,
+        executor=executor,
+        results=results.folder,
+        runs=tmp_path / "runs",
+        console=console,
+    )
     assert "Runs: 1 skipped." in said.getvalue()
     assert [done.outcome.done, done.outcome.failed, done.outcome.left] == [[], [], []]
     assert done.tables  # of what is available
     reproduce(
-        ["adaptation"], scale=QUICK, results=results.folder, executor=executor, console=console
+        ["adaptation"], size=QUICK, results=results.folder, executor=executor, console=console
     )
     assert "Runs: 1 to train again." in said.getvalue()
     summary = json.loads((results.folder / "quick" / "last-run.json").read_text())
@@ -131,14 +124,14 @@ def test_the_command_says_what_it_trains_again_or_skips_and_writes_a_summary(
 
 def test_runs_are_chosen_by_name_in_the_order_of_the_patterns() -> None:
     jobs = jobs_of([RECIPES["comparison"]], "cifar-fs", PAPER, range(2))
-    assert chosen_jobs(jobs, []) == jobs
+    assert choose_jobs(jobs, []) == jobs
     names = [
-        job.name for job in chosen_jobs(jobs, ["*prototypical,seed=1", "cifar-fs-nca*", "*,seed=1"])
+        job.name for job in choose_jobs(jobs, ["*prototypical,seed=1", "cifar-fs-nca*", "*,seed=1"])
     ]
     assert names[:3] == ["cifar-fs-prototypical,seed=1", "cifar-fs-nca", "cifar-fs-nca,seed=1"]
     assert len(names) == len(set(names)) == len(jobs) // 2 + 1
     with pytest.raises(InputError, match="'nca'.*cifar-fs-matching, "):
-        chosen_jobs(jobs, ["nca"])
+        choose_jobs(jobs, ["nca"])
 
 
 def test_a_missing_dataset_is_named_before_anything_is_started(
@@ -172,41 +165,6 @@ def test_a_measurement_is_found_again_by_its_name(one: Measurement) -> None:
     assert Measurement.named(one.name) == one
 
 
-def test_every_scale_has_an_estimate_and_smaller_ones_cost_less(tmp_path: Path) -> None:
-    results = Results(tmp_path)
-    paper, small, trial, quick = (
-        estimate(jobs_of(RECIPES.values(), None, scale, [0]), results)[0] / 3600
-        for scale in (PAPER, smaller(input_size=32), smaller(steps=2), QUICK)
-    )
-    assert 5 < paper < 12
-    assert 1.5 < small < paper / 2
-    assert trial < 0.1
-    assert 0.1 < quick < 1
-
-
-def test_estimates_are_the_median_of_earlier_runs_on_a_gpu_alone(tmp_path: Path) -> None:
-    jobs = [
-        replace(tiny_job(seed), config=replace(tiny_job(seed).config, steps_per_epoch=5))
-        for seed in range(5)
-    ]
-    (made_up, *_), results = (
-        make_up(tmp_path / "made up", ["schedule"], QUICK),
-        Results(tmp_path / "results"),
-    )
-    alone = [(100.0, 1, "Apple M9"), (200.0, 2, "an abacus"), (900.0, 1, "an abacus")]
-    for job, (seconds, n_sharing, device) in zip(jobs, alone, strict=False):
-        changes = {
-            "scale": job.scale,
-            "config": job.config.as_dict(),
-            "environment": {"device": device},
-        }
-        took = {"job_seconds": seconds * n_sharing, "n_sharing": n_sharing}
-        results.put(RunResult(made_up.content | changes | took))
-    assert estimate(jobs[4:], results)[0] == pytest.approx(200.0)
-    assert ", about 3 min on " in describe_cost(jobs[3:], results, 4)
-    assert describe_cost(jobs[3:], results, 4).endswith(", judging by earlier runs, 2 at once")
-
-
 @pytest.fixture
 def listed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
@@ -219,13 +177,15 @@ def listed(
     return run
 
 
-@pytest.mark.parametrize("options", [["--quick"], ["--input-size", "32", "--steps", "2"]])
-def test_the_list_has_names_and_costs(options: list[str], listed: Callable[..., str]) -> None:
+@pytest.mark.parametrize("options", [["--quick"], ["--input-size", "32"]])
+def test_the_list_has_names_and_what_is_left(
+    options: list[str], listed: Callable[..., str]
+) -> None:
     out = listed(*options, width=60)
     assert set(RECIPES) < {line.split(":")[0] for line in out.splitlines()}  # whole, to be copied
     assert max(map(len, out.splitlines())) <= 60
-    assert "Together:\n    0 of" in out
-    assert "about" in out
+    assert "Together: 0 of" in out
+    assert "to train" in out
 
 
 def test_the_list_names_the_runs_that_a_pattern_chooses(
@@ -238,7 +198,7 @@ def test_the_list_names_the_runs_that_a_pattern_chooses(
     second = [job.name for job in jobs if job.config.seed == 1]
     assert list(entries) == [*second, jobs[0].name, "Together"]
     assert list(entries.values())[:-1] == ["to train"] * len(second) + ["done"]
-    assert entries["Together"].startswith(f"1 of {len(second) + 1} runs done; left")
+    assert entries["Together"] == f"1 of {len(second) + 1} runs done, {len(second)} to train"
     make_up(tmp_path, ["comparison"], PAPER, dataset="cifar-fs")
     asked = ("adaptation-steps", "--dataset", "cifar-fs", "--seeds", "1", "--only", "*")
     assert "cifar-fs-nca: to train again" in listed(*asked)

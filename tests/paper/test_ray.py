@@ -154,7 +154,7 @@ def test_jobs_survive_ctrl_c_the_loss_of_a_node_and_a_broken_job(
         jobs, reference, console=QUIET
     )  # tests have one thread, as a node that gives a job one CPU
     for one in jobs:
-        ours, theirs = (side.results.get(one.config, one.scale) for side in (nodes, reference))
+        ours, theirs = (side.results.get(one.config, one.size.name) for side in (nodes, reference))
         assert ours is not None
         assert theirs is not None
         for part in ("id", "config", "fingerprints", "accuracies", "history"):

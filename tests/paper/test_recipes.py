@@ -16,41 +16,43 @@ from tests.helpers.tiny_jobs import ThisProcess, done_in
 from nearshot.cli import main
 from nearshot.paper import RECIPES, Reproduction, Results, reproduce
 from nearshot.paper.identity import resolved, run_id
-from nearshot.paper.jobs import TRAINING_IMAGES, images_of, jobs_of
-from nearshot.paper.numbers import figure_config
+from nearshot.paper.jobs import jobs_of
+from nearshot.paper.numbers import TRAINING_CLASSES, figure_config
 from nearshot.paper.recipe import Found, outputs_of
 from nearshot.paper.recipes.comparison import ROWS
 from nearshot.paper.recipes.strong import CANDIDATE, INGREDIENTS, config_with
-from nearshot.paper.reproduce import ReproductionOptions
 from nearshot.paper.results import RunResult
-from nearshot.paper.scales import QUICK, Scale, smaller
+from nearshot.paper.sizes import PAPER, QUICK, Size, at_input_size
 from nearshot.paper.tables import Cell
 from nearshot.training import PRESETS, TrainConfig
 from nearshot.training.config import differences
 from nearshot.training.methods import make_batches
 
 
-def _tiny(config: TrainConfig) -> TrainConfig:
-    """One step or more, by the number of epochs, with batches of 64 for the paper's 128 and 256 and 96 for its 512."""
-    return replace(
-        config,
-        dataset="tiny",
-        backbone="conv4-32",
-        input_size=16,
-        epochs=1,
-        steps_per_epoch=1 + (config.epochs == 90) + 2 * (config.epochs == 240),
-        warm_up=config.warm_up_epochs / config.epochs,
-        batch_size=96 if config.batch_size == 512 else 64,
-        n_way=None if config.n_way is None else 6,
-        n_query=None if config.n_way is None else 6,
-        augmentation=TINY.augmentation,
-        validation_episodes=20,
-        validation_way=2,
-        learning_rate=0.01,
-    )
+class TinySize(Size):
+    """Runs of one step or more, by the number of epochs, on the tiny dataset."""
+
+    def change(self, config: TrainConfig) -> TrainConfig:
+        """Batches are of 64 for the paper's 128 and 256 and of 96 for its 512."""
+        return replace(
+            config,
+            dataset="tiny",
+            backbone="conv4-32",
+            input_size=16,
+            epochs=1,
+            steps_per_epoch=1 + (config.epochs == 90) + 2 * (config.epochs == 240),
+            warm_up=config.warm_up_epochs / config.epochs,
+            batch_size=96 if config.batch_size == 512 else 64,
+            n_way=None if config.n_way is None else 6,
+            n_query=None if config.n_way is None else 6,
+            augmentation=TINY.augmentation,
+            validation_episodes=20,
+            validation_way=2,
+            learning_rate=0.01,
+        )
 
 
-TINY_SCALE = Scale("tiny", "TINY: a test", _tiny, dataset="tiny")
+TINY_SIZE = TinySize("tiny", "TINY: a test", dataset="tiny")
 
 
 @pytest.fixture(scope="module")
@@ -68,8 +70,16 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def run(name: str, folder: Path, data: Path) -> Reproduction:
     results, runs = folder / "results", folder / "runs"
     place = ThisProcess(Results(results), runs, data)
-    options = ReproductionOptions(seeds=1, results=results, runs=runs, data_dir=data)
-    return reproduce([name], options, scale=TINY_SCALE, executor=place, console=Console(quiet=True))
+    return reproduce(
+        [name],
+        size=TINY_SIZE,
+        seeds=1,
+        executor=place,
+        results=results,
+        runs=runs,
+        data_dir=data,
+        console=Console(quiet=True),
+    )
 
 
 def check_tables(done: Reproduction, name: str, label: str) -> None:
@@ -94,7 +104,7 @@ def check_tables(done: Reproduction, name: str, label: str) -> None:
 def test_a_recipe_fills_its_tables(name: str, tmp_path: Path) -> None:
     make_up(tmp_path, [name] if name != "runs" else ["schedule"], QUICK)
     check_tables(
-        reproduce([name], scale=QUICK, seeds=1, results=tmp_path, tables_only=True), name, "QUICK"
+        reproduce([name], size=QUICK, seeds=1, results=tmp_path, tables_only=True), name, "QUICK"
     )
 
 
@@ -119,7 +129,7 @@ def test_a_recipe_trains_and_fills_its_tables(name: str, folder: Path, data: Pat
 def test_a_second_call_trains_nothing_and_results_are_small(folder: Path, data: Path) -> None:
     run("schedule", folder, data)
     again = run("schedule", folder, Path("/nothing/here"))
-    assert len(again.outcome.done) == len(jobs_of([RECIPES["schedule"]], None, TINY_SCALE, [0]))
+    assert len(again.outcome.done) == len(jobs_of([RECIPES["schedule"]], None, TINY_SIZE, [0]))
     assert all(path.stat().st_size < 100_000 for path in (folder / "results").glob("*/*/*.json"))
     content = next(iter(Results(folder / "results"))).content
     assert content["fingerprints"].keys() == {"train", "val"}
@@ -129,8 +139,7 @@ def test_a_second_call_trains_nothing_and_results_are_small(folder: Path, data: 
 def test_recipes_share_runs() -> None:
     def ids(*names: str) -> list[set[str]]:
         return [
-            {job.id for job in jobs_of([RECIPES[name]], "cifar-fs", smaller(), [0])}
-            for name in names
+            {job.id for job in jobs_of([RECIPES[name]], "cifar-fs", PAPER, [0])} for name in names
         ]
 
     batch, ablations, schedule, subsampling = ids(
@@ -151,17 +160,16 @@ def test_recipes_share_runs() -> None:
 
 def test_all_datasets_are_those_that_each_recipe_has(tmp_path: Path) -> None:
     names, datasets = ("comparison", "supcon"), ("cifar-fs", "mini-imagenet", "tiered-imagenet")
-    together = jobs_of([RECIPES[name] for name in names], "all", smaller(), range(2))
+    together = jobs_of([RECIPES[name] for name in names], "all", PAPER, range(2))
     assert (
         len({job.id for job in together}) == len(together) == 2 * (3 * 6 + 4 + 2 * 2)
     )  # NCA is the comparison's
-    make_up(tmp_path, names, smaller(), dataset="all")
+    make_up(tmp_path, names, PAPER, dataset="all")
     done = reproduce(names, dataset="all", seeds=1, results=tmp_path, tables_only=True)
     tables = [table.name for table in done.tables]
     shown = [*datasets[:2], "mini-imagenet-84", datasets[2]]
     assert tables[:8:2] == [f"comparison-{name}" for name in shown]
     assert len(set(tables)) == len(tables)
-    assert [claims.name for claims in done.claims] == [f"claims-{dataset}" for dataset in datasets]
 
 
 def test_what_was_not_run_has_no_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -170,7 +178,7 @@ def test_what_was_not_run_has_no_table(tmp_path: Path, capsys: pytest.CaptureFix
     assert {table.name for table in nothing.tables} == {"pairs-table-1", "pairs-appendix-e"}
     assert nothing.claims == ()
     assert len(nothing.not_run) == len(RECIPES) - 1
-    make_up(tmp_path, ["schedule"], smaller(), dataset="cifar-fs")
+    make_up(tmp_path, ["schedule"], PAPER, dataset="cifar-fs")
     command = [
         "reproduce",
         "schedule",
@@ -186,7 +194,7 @@ def test_what_was_not_run_has_no_table(tmp_path: Path, capsys: pytest.CaptureFix
         ": schedule (mini-imagenet), runs (mini-imagenet, tiered-imagenet).\n"
         in capsys.readouterr().out
     )
-    made = {"schedule-cifar-fs", "runs-cifar-fs", "runs-accuracy-cifar-fs", "claims-cifar-fs"}
+    made = {"schedule-cifar-fs", "runs-cifar-fs", "runs-accuracy-cifar-fs"}
     assert {
         file.stem for file in tmp_path.glob("tables/*/*")
     } == made  # nothing is said of mini-imagenet
@@ -194,7 +202,7 @@ def test_what_was_not_run_has_no_table(tmp_path: Path, capsys: pytest.CaptureFix
 
 def test_the_comparison_has_tables_for_84x84_files_of_mini_imagenet(tmp_path: Path) -> None:
     """With the paper's rows for which there are such presets, and differences between them."""
-    found = Found(Results(tmp_path), smaller(), (0,))
+    found = Found(Results(tmp_path), PAPER, (0,))
     for number, method in enumerate(("nca", "prototypical", "matching", "simpleshot")):
         put(found.results, PRESETS[f"mini-imagenet-84-{method}"], 60.0 + number)
     tables = {
@@ -216,7 +224,7 @@ def test_the_comparison_has_tables_for_84x84_files_of_mini_imagenet(tmp_path: Pa
 
 def test_the_last_epoch_is_that_of_the_log_and_the_best_may_be_earlier(tmp_path: Path) -> None:
     """With one seed on a side, the difference is that of the seed that both have."""
-    found = Found(Results(tmp_path), smaller(), (0, 1))
+    found = Found(Results(tmp_path), PAPER, (0, 1))
     for method, seed, curve in (
         ("nca", 0, (60, 66, 59)),
         ("nca", 1, (60, 66, 61)),
@@ -273,15 +281,16 @@ def test_a_scales_own_dataset_stands_for_all_of_them(tmp_path: Path) -> None:
     assert {recipe.on(meant, QUICK) for recipe in RECIPES.values() for meant in (None, "all")} == {
         ("cifar-fs",)
     }
-    assert RECIPES["supcon"].on(None) == RECIPES["supcon"].on(None, smaller()) == ("mini-imagenet",)
+    assert RECIPES["supcon"].on(None) == RECIPES["supcon"].on(None, PAPER) == ("mini-imagenet",)
     make_up(tmp_path, ["supcon"], QUICK)
     alone, together = (
-        reproduce(names, scale=QUICK, seeds=1, results=tmp_path, tables_only=True)
+        reproduce(names, size=QUICK, seeds=1, results=tmp_path, tables_only=True)
         for names in (["supcon"], ["supcon", "comparison"])
     )
-    assert [claims.name for claims in alone.claims] == ["claims-glyphs"]
-    assert alone.claims == together.claims
-    verdicts = {str(row[0]): str(row[2]) for row in alone.claims[0].rows}
+    assert alone.claims == together.claims == ()
+    everything = reproduce(size=QUICK, seeds=1, results=tmp_path, tables_only=True)
+    assert [claims.name for claims in everything.claims] == ["claims-glyphs"]
+    verdicts = {str(row[0]): str(row[2]) for row in everything.claims[0].rows}
     assert verdicts["NCA beats the supervised contrastive loss"] != "not yet run"
 
 
@@ -298,7 +307,7 @@ def test_a_run_started_for_one_recipe_is_resumed_for_another(data: Path, tmp_pat
     one, other = (
         next(
             job
-            for job in jobs_of([RECIPES[name]], None, TINY_SCALE, [0])
+            for job in jobs_of([RECIPES[name]], None, TINY_SIZE, [0])
             if job.config.method == "nca"
         )
         for name in ("batch-size", "ablations")
@@ -310,10 +319,13 @@ def test_a_run_started_for_one_recipe_is_resumed_for_another(data: Path, tmp_pat
     done_in(tmp_path / "run", other, data)
 
 
-@pytest.mark.parametrize(
-    "scale", [QUICK, smaller(), smaller(input_size=32), smaller(steps=2)], ids=lambda one: one.name
-)
-def test_every_run_of_a_scale_has_images_for_its_batches(scale: Scale) -> None:
+TRAINING_IMAGES = {
+    name: n_classes * n_images for name, (n_classes, n_images) in TRAINING_CLASSES.items()
+} | {"tiered-imagenet": 448_695, "glyphs": 32_120}
+
+
+@pytest.mark.parametrize("scale", [QUICK, PAPER, at_input_size(32)], ids=lambda size: size.name)
+def test_every_run_of_a_scale_has_images_for_its_batches(scale: Size) -> None:
     """The sampler itself says whether so many steps can be had of so many images."""
     configs = [job.config for job in jobs_of(RECIPES.values(), None, scale, [0])]
     different = {
@@ -325,7 +337,7 @@ def test_every_run_of_a_scale_has_images_for_its_batches(scale: Scale) -> None:
         labels = torch.arange(TRAINING_IMAGES[config.dataset]) % n_classes
         names = [f"class {label}" for label in range(n_classes)]
         batches = make_batches(config, labels, names)
-        assert config.epochs * len(batches) * batches.batch_size == images_of(config)
+        assert len(batches) == config.steps_per_epoch or config.steps_per_epoch is None
 
 
 def test_the_quick_form_has_as_many_steps_as_epochs_ask_for() -> None:

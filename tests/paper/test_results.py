@@ -10,14 +10,14 @@ import pytest
 from tests.helpers.made_up import make_up
 from tests.helpers.settings import TINY
 from tests.helpers.tiny import prepare_tiny
-from tests.helpers.tiny_jobs import done_in
+from tests.helpers.tiny_jobs import TINY_SIZE, done_in
 
 from nearshot.cli import main
 from nearshot.io import CHECKSUM, read_json
 from nearshot.paper import RECIPES
-from nearshot.paper.jobs import TRAIN, Job, jobs_of, plan_of
+from nearshot.paper.jobs import Job, jobs_of, plan_jobs
 from nearshot.paper.results import LeftOutWarning, Measurement, Results, RunResult, result_of
-from nearshot.paper.scales import QUICK
+from nearshot.paper.sizes import QUICK
 from nearshot.training import RunFolder, train
 
 
@@ -53,42 +53,24 @@ def test_speeds_leave_out_what_a_process_does_before_its_first_epoch(tmp_path: P
     assert known["first_epoch_seconds"] == 15
 
 
-@pytest.mark.parametrize(
-    ("words", "n_sharing"),
-    [([], 1), (["--gpus-per-run", "0.25"], 4), (["--gpus-per-run=0.5", "--seeds", "1"], 2)],
-)
-def test_results_of_earlier_versions_have_a_duration_and_the_share_of_a_gpu(
-    words: list[str], n_sharing: int, tmp_path: Path
-) -> None:
-    content = next(iter(make_up(tmp_path, ["supcon"], QUICK))).content
-    times = {"training_seconds": 90.0, "measuring_seconds": 10.0}
-    old = RunResult(
-        content | times | {"environment": {"command": ["nearshot", "reproduce", *words]}}
-    )
-    assert (old.job_seconds, old.n_sharing) == (100, n_sharing)
-    assert RunResult(old.content | {"n_sharing": 3}).n_sharing == 3  # if it says so itself
-
-
 def test_what_was_measured_is_not_replaced_by_what_validation_found(tmp_path: Path) -> None:
     """Validation is in the training's precision, and everything that is measured later in float32."""
     prepare_tiny(tmp_path / "data")
     results, wanted = Results(tmp_path / "results"), Measurement("val", 5, "centroid")
 
     def found_with(*measurements: Measurement) -> dict[str, Any]:
-        job = Job(TINY, "tiny", measurements, ("a test",))
+        job = Job(TINY, TINY_SIZE, measurements, ("a test",))
         results.put(done_in(tmp_path / "run", job, tmp_path / "data"))
         (result,) = results
         found: dict[str, Any] = result.content["accuracies"][wanted.name]
         return found
 
     assert "measured" not in found_with()
-    (first,) = results
     assert found_with(wanted)["measured"]
     assert found_with(Measurement("test", 5, "centroid"))[
         "measured"
     ]  # of which validation's was in the way
     (later,) = results
-    assert later.job_seconds == first.job_seconds > 0  # type: ignore[operator]  # of training, which was once
     later.content["accuracies"][wanted.name] |= {"epoch": 77}
     results.put(later)
     assert found_with()["epoch"] == 77
@@ -133,11 +115,11 @@ def test_a_damaged_result_is_named_once_and_counts_as_not_done(
     path = damage(make_up(tmp_path, ["schedule"], QUICK), how)
     results, jobs = Results(tmp_path), jobs_of([RECIPES["schedule"]], None, QUICK, [0])
     with pytest.warns(LeftOutWarning) as warned:
-        plan = plan_of(jobs, results, tmp_path / "runs")
+        plan = plan_jobs(jobs, results, tmp_path / "runs")
     assert (
         len(list(results)) == len(list(results.of_scale("quick"))) == len(jobs) - 1
     )  # without another word
-    assert [job.id for job in plan[TRAIN]] == [path.stem]
+    assert [job.id for job in plan.to_train] == [path.stem]
     (said,) = [str(one.message) for one in warned]
     assert said.startswith(f"{path} is damaged or")
 
@@ -146,7 +128,6 @@ def test_all_commands_go_on_without_it(tmp_path: Path, capsys: pytest.CaptureFix
     path = damage(make_up(tmp_path, ["schedule"], QUICK), DAMAGES["a list"])
     where = ["--results", str(tmp_path)]
     commands = [
-        ["report"],
         ["reproduce", "schedule", "--quick", "--tables-only"],
         ["reproduce", "--list", "--quick"],
     ]
@@ -156,7 +137,6 @@ def test_all_commands_go_on_without_it(tmp_path: Path, capsys: pytest.CaptureFix
         assert captured.err.count("warning") == 1
         assert captured.err.startswith(f"nearshot: warning: {path} is damaged or")
     assert "3 of 4 runs done" in captured.out
-    assert (tmp_path / "report.html").is_file()
     assert (tmp_path / "tables" / "quick" / "schedule-glyphs.md").is_file()
 
 

@@ -21,7 +21,7 @@ from nearshot.paper.differences import difference_of
 from nearshot.paper.numbers import Number, figure_config
 from nearshot.paper.recipe import Found, FoundAccuracy, outputs_of
 from nearshot.paper.results import Measurement
-from nearshot.paper.scales import PAPER, smaller
+from nearshot.paper.sizes import PAPER, at_input_size
 from nearshot.paper.tables import Cell, Table, difference
 from nearshot.training import PRESETS
 from nearshot.training.run_folder import run_name
@@ -178,8 +178,7 @@ def _shown(table: Table, width: int) -> str:
 def test_numbers_are_whole_in_a_terminal() -> None:
     """Our own tables are as wide as the terminal, but for those with ten columns and more."""
     found = [
-        Found(Results(ROOT / "results"), scale, (0, 1, 2))
-        for scale in (PAPER, smaller(input_size=32))
+        Found(Results(ROOT / "results"), scale, (0, 1, 2)) for scale in (PAPER, at_input_size(32))
     ]
     tables = [
         table

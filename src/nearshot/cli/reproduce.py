@@ -2,39 +2,32 @@
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import tyro
 from rich.console import Console
 
 from nearshot.cli._tables import print_entries
+from nearshot.episode_shape import EpisodeShape
 from nearshot.errors import InputError, NearshotError
-from nearshot.paper.executors.local import LocalMachine
-from nearshot.paper.jobs import (
-    AGAIN,
-    DONE,
-    TRAIN,
-    Job,
-    JobPlan,
-    chosen_jobs,
-    describe_cost,
-    jobs_of,
-    plan_of,
-)
-from nearshot.paper.reproduce import ReproductionOptions, chosen_recipes, collect, reproduce
+from nearshot.paper.jobs import Job, JobPlan, choose_jobs, jobs_of, plan_jobs
+from nearshot.paper.recipe import Recipe
+from nearshot.paper.reproduce import choose_recipes, reproduce
 from nearshot.paper.results import Results
-from nearshot.paper.scales import OWN, Scale, smaller
+from nearshot.paper.sizes import PAPER, QUICK, Size, at_input_size
 from nearshot.text import counted
-from nearshot.training.run_folder import run_name
 
-WIDTH_OF_FILES = 120  # of tables that are not printed to a terminal
+# The width of tables that are not printed to a terminal.
+WIDTH_OF_FILES = 120
+
+Folder = Annotated[Path, tyro.conf.arg(metavar="DIR")]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Reproduce(ReproductionOptions):
-    """Regenerate tables and figures of the paper: run what is missing, and write them with the paper's numbers.
+class Reproduce:
+    """Regenerate tables and figures of the paper, with its numbers; train what is missing.
 
     Examples: nearshot reproduce --list; nearshot reproduce pairs;
     nearshot reproduce batch-size --dataset cifar-fs --seeds 3; nearshot reproduce --all --quick
@@ -46,47 +39,89 @@ class Reproduce(ReproductionOptions):
     ] = ()
     """The tables or figures; --list shows all."""
     all: bool = False
-    """All of them."""
+    """All of them, and the verdicts on the paper's claims."""
     list: bool = False
-    """Only list them, with what is done, what is left to run and about how long that takes; with
-    --only '*' list the runs, by name."""
+    """Only list them, with what is done and what is left to run; with --only '*' list the runs, by
+    name."""
     quick: bool = False
     """A small form of everything, on the embedded glyphs and a CPU, one run per core. It is
     labelled as no reproduction."""
     input_size: int | None = None
     """Train on smaller images than the paper's 84×84, such as 32; the results are kept apart."""
-    steps: int | None = None
-    """Only so many steps per run, to try everything out; the results are kept apart."""
-    collect: Annotated[Path | None, tyro.conf.arg(metavar="DIR")] = None
-    """Copy the finished runs of `nearshot train` under a folder into the results, then stop."""
+    dataset: str | None = None
+    """cifar-fs, mini-imagenet or tiered-imagenet, by default each recipe's first; or "all", each
+    that a recipe has. With --all, recipes that do not run on it are skipped."""
+    seeds: int | None = None
+    """The number of training seeds; by default 3, as in the paper, and 1 in the quick form."""
+    tables_only: bool = False
+    """Train nothing; make the tables and figures of the available results."""
+    train_again: bool = True
+    """Train a run again if more is to be measured and its weights are gone; with --no-train-again
+    it is skipped, and its cells stay empty."""
+    only: Annotated[
+        tuple[str, ...], tyro.conf.arg(metavar="[PATTERN ...]", help_behavior_hint="")
+    ] = ()
+    """Run only the runs whose names match, in this order, such as 'cifar-fs-nca,seed=*'. The error
+    for a pattern without a match lists the names."""
+    minutes: float | None = None
+    """Save and stop all runs after so many minutes: for a GPU that you have for a while. The same
+    command resumes later."""
+    executor: Literal["local", "ray"] = "local"
+    """Run on this machine's GPUs (or its CPU), or on the Ray cluster that this machine belongs to
+    (extra: ray)."""
+    gpus_per_run: float = 1.0
+    """The share of a GPU that a run takes: with 0.5, two small runs share one; 0 for none."""
+    episode: tuple[int, int, int] | None = None
+    """For pairs: the ways, shots and queries of the episode to draw."""
+    results: Folder = Path("results")
+    """The folder of results, tables and figures."""
+    runs: Folder = Path("runs/experiments")
+    """The folder of run folders."""
+    data_dir: Annotated[Path | None, tyro.conf.arg(metavar="DIR")] = None
+    """The folder of prepared datasets; by default $NEARSHOT_DATA, or ~/.cache/nearshot."""
+
+    @property
+    def size(self) -> Size:
+        """The size that the options choose."""
+        if self.quick and self.input_size is not None:
+            raise InputError(
+                "input_size must be left out with quick, which has its own "
+                f"(got {self.input_size})."
+            )
+        if self.quick:
+            return QUICK
+        return PAPER if self.input_size is None else at_input_size(self.input_size)
 
     def run(self, console: Console) -> None:
-        """Run, print the tables, and name the files; unreadable files are named and skipped."""
-        scale = smaller(self.input_size, self.steps, self.quick)
+        """Run, print the tables, and name the files."""
         if self.list:
-            self._list(scale, console)
-        elif self.collect is not None:
-            self._collect(self.collect, scale, console)
+            self._list(console)
         elif self.names or self.all:
-            self._reproduce(scale, console)
+            self._reproduce(console)
         else:
             raise InputError("names must be given, or --all; --list shows them.")
 
-    def _reproduce(self, scale: Scale, console: Console) -> None:
-        progress = Console(stderr=True, highlight=False)
-        done = reproduce(self.names, self, scale=scale, console=progress)
+    def _reproduce(self, console: Console) -> None:
+        done = reproduce(
+            self.names,
+            size=self.size,
+            dataset=self.dataset,
+            seeds=self.seeds,
+            tables_only=self.tables_only,
+            train_again=self.train_again,
+            only=self.only,
+            minutes=self.minutes,
+            executor=self.executor,
+            gpus_per_run=self.gpus_per_run,
+            episode=None if self.episode is None else EpisodeShape(*self.episode),
+            results=self.results,
+            runs=self.runs,
+            data_dir=self.data_dir,
+            console=Console(stderr=True, highlight=False),
+        )
         if not console.is_terminal and "COLUMNS" not in os.environ:
             console.width = WIDTH_OF_FILES
-        tables = list(done.tables)
-        for claims in done.claims if self.all else ():  # without the reasons, which are long
-            note = f"The reasons are in {claims.name}.md, and in the page of `nearshot report`."
-            short = tuple(row[:3] for row in claims.rows)
-            tables.append(
-                replace(
-                    claims, headings=claims.headings[:3], rows=short, notes=(*claims.notes, note)
-                )
-            )
-        for table in tables:
+        for table in (*done.tables, *done.claims):
             console.print(table.for_terminal(), soft_wrap=False, crop=False)
             console.print()
         if done.not_run:
@@ -101,64 +136,47 @@ class Reproduce(ReproductionOptions):
                 f"{counted(len(failed), 'run')} failed. The same command tries again."
             )
 
-    def _collect(self, folder: Path, scale: Scale, console: Console) -> None:
-        """Collect runs; print their validation accuracies and where they are now."""
-        found = collect(folder, self.results, scale)
-        for result in found:
-            best = [
-                f"{name.removeprefix('val ')} {a['mean']:.2f}"
-                for name, a in result.content["accuracies"].items()
-            ]
-            console.print(
-                f"{run_name(result.config)} ({result.id}){': ' if best else ''}{', '.join(best)}"
-            )
-        for name in dict.fromkeys(result.scale for result in found):
-            n_runs = sum(result.scale == name for result in found)
-            why = (
-                f"; not of this scale ({scale.label}), they are in no table of the paper"
-                if name == OWN
-                else ""
-            )
-            console.print(
-                f"{counted(n_runs, 'run')} copied to the results in {self.results / name}{why}."
-            )
-        console.print("nearshot report shows them all on one page.")
-
-    def _list(self, scale: Scale, console: Console) -> None:
+    def _list(self, console: Console) -> None:
         """Print the recipes, or the runs that --only chooses, and what is left to do."""
-        results, seeds = Results(self.results), range(self.seeds or scale.n_seeds)
-        n_at_once = LocalMachine(results, self.runs, small=True).n_at_once if scale.is_small else 1
-        recipes = chosen_recipes(self.names, self.dataset, scale)
-
-        def plan(jobs: Sequence[Job]) -> JobPlan:
-            return plan_of(jobs, results, self.runs, train_again=self.train_again)
-
-        def state(jobs: Sequence[Job]) -> str:
-            if not jobs:
-                return "nothing to run"
-            planned = plan(jobs)
-            left = [*planned[TRAIN], *planned[AGAIN]]
-            again = f", {len(planned[AGAIN])} {AGAIN}" if planned[AGAIN] else ""
-            cost = f"; left: {describe_cost(left, results, n_at_once)}" if left else ""
-            return f"{len(planned[DONE])} of {counted(len(jobs), 'run')} done{again}{cost}"
-
-        jobs = chosen_jobs(jobs_of(recipes, self.dataset, scale, seeds), self.only)
+        size = self.size
+        seeds = range(self.seeds or size.n_seeds)
+        recipes = choose_recipes(self.names, self.dataset, size)
+        jobs = choose_jobs(jobs_of(recipes, self.dataset, size, seeds), self.only)
+        plan = self._plan(jobs)
+        entries = []
         if self.only:
-            states = {job.id: name for name, alike in plan(jobs).items() for job in alike}
-            entries = [
-                (job.name, states[job.id], f"for {', '.join(job.wanted_by)}") for job in jobs
-            ]
-            about_all = "Without --list, those that are not done are run."
+            states = {}
+            for state, alike in plan.by_state.items():
+                states.update(dict.fromkeys((job.id for job in alike), state))
+            entries = [(job.name, states[job.id], f"for {', '.join(job.recipes)}") for job in jobs]
         else:
-            entries = []
             for recipe in recipes:
-                datasets = scale.dataset or ", ".join(recipe.on(self.dataset))
-                others = "" if self.dataset or scale.dataset else ", ".join(recipe.datasets[1:])
-                about = f"{recipe.title} ({datasets}{f'; with --dataset also {others}' if others else ''})"
-                entries.append(
-                    (recipe.name, state(jobs_of([recipe], self.dataset, scale, seeds)), about)
-                )
-            about_all = "Recipes share runs, so that all cost less than their sum."
+                recipe_plan = self._plan(jobs_of([recipe], self.dataset, size, seeds))
+                entries.append((recipe.name, _progress(recipe_plan), self._about(recipe)))
         if len(entries) > 1:
-            entries.append(("Together", state(jobs), about_all))
-        print_entries(f"{scale.label}; {counted(len(seeds), 'seed')}", entries, console)
+            entries.append(("Together", _progress(plan), "Recipes share runs."))
+        print_entries(f"{size.label}; {counted(len(seeds), 'seed')}", entries, console)
+
+    def _plan(self, jobs: Sequence[Job]) -> JobPlan:
+        return plan_jobs(jobs, Results(self.results), self.runs, train_again=self.train_again)
+
+    def _about(self, recipe: Recipe) -> str:
+        """Return a recipe's title with its datasets."""
+        if self.size.dataset is not None:
+            return f"{recipe.title} ({self.size.dataset})"
+        datasets = ", ".join(recipe.on(self.dataset))
+        others = ", ".join(recipe.datasets[1:])
+        if self.dataset is None and others:
+            datasets += f"; with --dataset also {others}"
+        return f"{recipe.title} ({datasets})"
+
+
+def _progress(plan: JobPlan) -> str:
+    """Return how many runs of a plan are done, and what is left of the others."""
+    n_jobs = sum(len(jobs) for jobs in plan.by_state.values())
+    if not n_jobs:
+        return "nothing to run"
+    others = [f"{len(jobs)} {state}" for state, jobs in plan.by_state.items() if jobs]
+    if plan.done:
+        others = others[1:]
+    return ", ".join([f"{len(plan.done)} of {counted(n_jobs, 'run')} done", *others])

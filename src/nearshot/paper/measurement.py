@@ -25,7 +25,7 @@ from nearshot.evaluation import (
 from nearshot.evaluation.adaptation import BatchNormMode
 from nearshot.losses import nca_loss
 from nearshot.paper.results import Measurement
-from nearshot.paper.scales import ADAPTED_EPISODES
+from nearshot.paper.sizes import PAPER
 from nearshot.runs.evaluate import Evaluation, Request, evaluate_run, file_name
 from nearshot.runs.network import InPrecision, TrainedNetwork, TrainedRun
 
@@ -58,7 +58,10 @@ MAHALANOBIS = {
 
 
 def measure(
-    run: TrainedRun, wanted: Iterable[Measurement], *, adapted_episodes: int = ADAPTED_EPISODES
+    run: TrainedRun,
+    wanted: Iterable[Measurement],
+    *,
+    adapted_episodes: int = PAPER.adapted_episodes,
 ) -> dict[Measurement, Evaluation]:
     """Measure a finished run, with as many ways and episodes as in its validation.
 

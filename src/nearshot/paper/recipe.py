@@ -10,7 +10,7 @@ from nearshot.episode_shape import EpisodeShape
 from nearshot.evaluation import Accuracy, PooledAccuracy, pool_seeds
 from nearshot.paper.identity import run_id
 from nearshot.paper.results import Measurement, Results, RunResult
-from nearshot.paper.scales import Scale
+from nearshot.paper.sizes import Size
 from nearshot.paper.tables import Figure, Table
 from nearshot.training import TrainConfig
 
@@ -46,7 +46,7 @@ class Found:
     """
 
     results: Results
-    scale: Scale
+    scale: Size
     seeds: tuple[int, ...]
     episode: EpisodeShape | None = None
     n_asked: int | None = None
@@ -122,7 +122,7 @@ class Recipe:
     tables: Callable[[Found, str], Sequence[Table]]
     figures: Callable[[Found, str], Sequence[Figure]] = field(default=lambda found, dataset: ())
 
-    def on(self, dataset: str | None, scale: Scale | None = None) -> tuple[str, ...]:
+    def on(self, dataset: str | None, scale: Size | None = None) -> tuple[str, ...]:
         """Return the datasets to run on: for None the recipe's first, for "all" each that it has.
 
         A scale with a dataset of its own replaces them: all recipes have the same settings then,

@@ -10,11 +10,10 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, Self
 
-from nearshot.errors import FileFormatError, InputError
+from nearshot.errors import FileFormatError
 from nearshot.evaluation import Accuracy
 from nearshot.io import read_json, write_json
-from nearshot.paper.identity import run_id, validation_id
-from nearshot.paper.scales import OWN
+from nearshot.paper.identity import run_id
 from nearshot.runs.evaluate import Evaluation
 from nearshot.training import RunFolder, TrainConfig
 from nearshot.training.config import dataset_name
@@ -119,11 +118,7 @@ class RunResult:
             self.job_seconds = content["training_seconds"] + (
                 content.get("measuring_seconds") or 0.0
             )
-        command = " ".join(map(str, content["environment"].get("command") or ()))
-        share = re.search(r"--gpus-per-run[ =]([\d.]+)", command)
-        self.n_sharing: int = content.get("n_sharing") or runs_per_gpu(
-            float(share[1]) if share else 1
-        )
+        self.n_sharing: int = content.get("n_sharing") or 1
 
     def has(self, wanted: Measurement) -> bool:
         """Return whether something was measured."""
@@ -162,9 +157,7 @@ class Results:
 
     def path(self, config: TrainConfig, scale: str) -> Path:
         """Return the path where a run's result is written."""
-        # Runs of no scale may differ in their validation alone.
-        name = f"{run_id(config)}-{validation_id(config)}" if scale == OWN else run_id(config)
-        return self.folder / scale / dataset_name(config.dataset) / f"{name}.json"
+        return self.folder / scale / dataset_name(config.dataset) / f"{run_id(config)}.json"
 
     def get(self, config: TrainConfig, scale: str) -> RunResult | None:
         """Return a run's result, or None if it is missing."""
@@ -216,24 +209,14 @@ class Results:
         return self._cache[path][1]
 
 
-def runs_per_gpu(gpus_per_run: float) -> int:
-    """Return how many runs share a GPU; 1 if they use none.
-
-    >>> runs_per_gpu(0.5), runs_per_gpu(1 / 3), runs_per_gpu(0.4), runs_per_gpu(0)
-    (2, 3, 2, 1)
-    """
-    if gpus_per_run != 0 and not 0.01 <= gpus_per_run <= 1:
-        raise InputError(f"gpus_per_run must be 0, or between 0.01 and 1 (got {gpus_per_run}).")
-    return int(1 / gpus_per_run + 1e-6) if gpus_per_run else 1
-
-
 def result_of(
     run: RunFolder,
     scale: str,
     evaluations: dict[Measurement, Evaluation],
-    more: dict[str, Any] | None = None,
+    *,
+    n_sharing: int = 1,
 ) -> RunResult:
-    """Return the result of a finished run: its best validation accuracies, the evaluations, and more entries."""
+    """Return the result of a finished run: its best validation accuracies, and the evaluations."""
     content = run.read("result.json")
     config = TrainConfig.from_dict(content["config"])
     accuracies = {f"val {name}": best for name, best in content["best"].items()}
@@ -249,19 +232,23 @@ def result_of(
     later = [(before, line) for before, line in pairwise(times) if not line.get("first")]
     later_seconds = sum(line["time"] - before["time"] for before, line in later)
     later_images = sum(line["seconds"] * line["images_per_second"] for _, line in later)
-    found = {
-        "format": FORMAT,
-        "version": VERSION,
-        "id": run_id(config),
-        "scale": scale,
-        "config": config.as_dict(),
-        "fingerprints": content["fingerprints"],
-        "environment": content["environment"],
-        "seconds": sum(line["seconds"] for line in times),
-        "images_per_second": rates[len(rates) // 2],
-        "end_to_end_images_per_second": later_images / later_seconds if later_seconds > 0 else None,
-        "first_epoch_seconds": times[0].get("since_start"),
-        "accuracies": accuracies,
-        "history": [json.loads(line) for line in run.metrics.read_text().splitlines()],
-    }
-    return RunResult(found | (more or {}))
+    return RunResult(
+        {
+            "format": FORMAT,
+            "version": VERSION,
+            "id": run_id(config),
+            "scale": scale,
+            "config": config.as_dict(),
+            "fingerprints": content["fingerprints"],
+            "environment": content["environment"],
+            "n_sharing": n_sharing,
+            "seconds": sum(line["seconds"] for line in times),
+            "images_per_second": rates[len(rates) // 2],
+            "end_to_end_images_per_second": later_images / later_seconds
+            if later_seconds > 0
+            else None,
+            "first_epoch_seconds": times[0].get("since_start"),
+            "accuracies": accuracies,
+            "history": [json.loads(line) for line in run.metrics.read_text().splitlines()],
+        }
+    )

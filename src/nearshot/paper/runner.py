@@ -15,14 +15,15 @@ from rich.live import Live
 from rich.table import Table
 
 from nearshot.paper.executors.base import LOCKED, Executor, is_locked
-from nearshot.paper.jobs import Job, rough_duration
+from nearshot.paper.jobs import Job
 from nearshot.text import print_line
 from nearshot.training.signals import handling
 
 __all__ = ["Failure", "Outcome", "run_jobs"]
 
 SECONDS_BETWEEN_TABLES = 0.5
-MOST_AT_ONCE = 1000  # jobs, each awaited by a thread
+# A thread waits for each running job.
+MOST_AT_ONCE = 1000
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,11 @@ class Failure:
 
 @dataclass
 class Outcome:
-    """The jobs by how they ended; `left` are those for which the time was too short, here or in another process."""
+    """The jobs by how they ended.
+
+    Attributes:
+        left: those for which the time was too short, here or in another process.
+    """
 
     done: list[Job] = field(default_factory=list)
     failed: list[Failure] = field(default_factory=list)
@@ -59,9 +64,8 @@ def run_jobs(
     executor.prepare(progress.outcome.left)
     with (
         Live(console=console, refresh_per_second=2, transient=not console.is_terminal) as live,
-        handling(
-            lambda number, frame: sys.exit(128 + number), signal.SIGTERM
-        ),  # clusters send it; as on Ctrl-C
+        # Clusters send SIGTERM.
+        handling(_exit, signal.SIGTERM),
         ThreadPoolExecutor(MOST_AT_ONCE) as threads,
     ):
         try:
@@ -70,39 +74,57 @@ def run_jobs(
                 live.update(progress.table())
                 if not progress.running:
                     time.sleep(SECONDS_BETWEEN_TABLES)
-                progress.end_jobs(
-                    wait(progress.running, SECONDS_BETWEEN_TABLES, FIRST_COMPLETED).done
-                )
-        finally:  # no process stays behind, whatever ended this
+                ended = wait(progress.running, SECONDS_BETWEEN_TABLES, FIRST_COMPLETED).done
+                progress.end_jobs(ended)
+        finally:
+            # No process stays behind, whatever ended this.
             executor.stop()
-    progress.end_jobs(
-        future for future in progress.running if future.result() is None
-    )  # which ended meanwhile
+    # Some jobs were done while the others stopped.
+    progress.end_jobs([future for future in progress.running if future.result() is None])
     return progress.outcome
+
+
+def _exit(number: int, frame: object) -> None:
+    """End the program because of a signal, as Ctrl-C does."""
+    sys.exit(128 + number)
+
+
+@dataclass(frozen=True)
+class _RunningJob:
+    job: Job
+    started: float
 
 
 class _Progress:
     """Jobs that ended, run, or are left."""
 
     def __init__(self, jobs: Sequence[Job], executor: Executor, console: Console) -> None:
-        self.n_jobs, self.executor, self.console = len(jobs), executor, console
+        self.n_jobs = len(jobs)
+        self.executor = executor
+        self.console = console
         self.outcome = Outcome()
         for job in jobs:
-            (self.outcome.done if job.is_done(executor.results) else self.outcome.left).append(job)
-        self.running: dict[Future[str | None], tuple[Job, float]] = {}  # since when
+            if job.is_done(executor.results):
+                self.outcome.done.append(job)
+            else:
+                self.outcome.left.append(job)
+        self.running: dict[Future[str | None], _RunningJob] = {}
         self.were_locked: set[str] = set()
-        self.seconds: list[float] = []  # that jobs took
+        self.durations: list[float] = []
 
     def start_jobs(self, threads: ThreadPoolExecutor) -> None:
-        """Start jobs for which there is room; leave those to other processes that they hold."""
-        running = [job for job, _ in self.running.values()]
-        for job in [job for job in self.outcome.left if job not in running]:
+        """Start jobs for which there is room, except those that other processes hold."""
+        running_ids = {running.job.id for running in self.running.values()}
+        for job in list(self.outcome.left):
+            if job.id in running_ids:
+                continue
             if len(self.running) >= self.executor.n_at_once:
                 return
             if job.is_done(self.executor.results):
                 self._end(job, None, "by another process")
             elif not is_locked(self.executor.runs / job.id):
-                self.running[threads.submit(self.executor.run, job)] = (job, time.monotonic())
+                future = threads.submit(self.executor.run, job)
+                self.running[future] = _RunningJob(job, time.monotonic())
             elif job.id not in self.were_locked:
                 print_line(
                     self.console, f"{job.name} is locked by another process; waiting for it."
@@ -111,12 +133,14 @@ class _Progress:
 
     def end_jobs(self, futures: Iterable[Future[str | None]]) -> None:
         """Note how some jobs ended."""
-        for future in list(futures):
-            job, started = self.running.pop(future)
-            problem, seconds = future.result(), time.monotonic() - started
-            if problem != LOCKED:  # else it stays among those that are left
-                self.seconds.append(seconds)
-                self._end(job, problem, f"in {seconds:.0f} s")
+        for future in futures:
+            running = self.running.pop(future)
+            seconds = time.monotonic() - running.started
+            problem = future.result()
+            # A locked job stays among those that are left.
+            if problem != LOCKED:
+                self.durations.append(seconds)
+                self._end(running.job, problem, f"in {seconds:.0f} s")
 
     def _end(self, job: Job, problem: str | None, how: str) -> None:
         self.outcome.left.remove(job)
@@ -124,29 +148,46 @@ class _Progress:
             self.outcome.done.append(job)
         else:
             self.outcome.failed.append(Failure(job, problem, self.executor.log_of(job)))
-        if not self.console.is_terminal:  # where the live table is not shown
+        # A terminal shows the live table instead.
+        if not self.console.is_terminal:
             state = "done" if problem is None else "failed"
-            print_line(
-                self.console, f"{len(self.outcome.done)}/{self.n_jobs}: {job.name} {state} {how}"
-            )
+            n_done = len(self.outcome.done)
+            print_line(self.console, f"{n_done}/{self.n_jobs}: {job.name} {state} {how}")
 
     def table(self) -> Table:
         """Return a table of the running jobs."""
-        n_left = len(self.outcome.left)
-        parts = [
-            f"{len(self.outcome.done)} done, {len(self.running)} running, {n_left - len(self.running)} left"
-        ]
-        parts += [f"{len(self.outcome.failed)} failed"] if self.outcome.failed else []
-        seconds = statistics.fmean(self.seconds or [0.0]) * n_left / self.executor.n_at_once
-        parts += [f"about {rough_duration(seconds)} to go"] if seconds else []
-        table = Table(title=", ".join(parts))
+        table = Table(title=self._summary())
         for heading in ("running", "for", "since", "last message"):
             table.add_column(heading, overflow="ellipsis", no_wrap=heading != "running")
-        for job, started in self.running.values():
-            log = self.executor.log_of(job)
+        for running in self.running.values():
+            seconds = time.monotonic() - running.started
+            log = self.executor.log_of(running.job)
             lines = log.read_text(errors="replace").splitlines() if log.is_file() else []
-            message = lines[-1][:80] if lines else ""
             table.add_row(
-                job.name, ", ".join(job.wanted_by), f"{time.monotonic() - started:.0f} s", message
+                running.job.name,
+                ", ".join(running.job.recipes),
+                f"{seconds:.0f} s",
+                lines[-1][:80] if lines else "",
             )
         return table
+
+    def _summary(self) -> str:
+        n_left = len(self.outcome.left)
+        parts = [
+            f"{len(self.outcome.done)} done",
+            f"{len(self.running)} running",
+            f"{n_left - len(self.running)} left",
+        ]
+        if self.outcome.failed:
+            parts.append(f"{len(self.outcome.failed)} failed")
+        if self.durations:
+            seconds = statistics.fmean(self.durations) * n_left / self.executor.n_at_once
+            parts.append(f"about {_in_words(seconds)} to go")
+        return ", ".join(parts)
+
+
+def _in_words(seconds: float) -> str:
+    """Return a time such as "10 min" or "2.5 h"."""
+    if seconds >= 3600:
+        return f"{seconds / 3600:.1f} h"
+    return f"{max(1, round(seconds / 60))} min"

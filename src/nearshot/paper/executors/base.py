@@ -3,38 +3,41 @@
 import os
 import socket
 import sys
-import time
 import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 
-from nearshot.errors import NearshotError
+from nearshot.errors import InputError, NearshotError
 from nearshot.io import FileLock
 from nearshot.paper.identity import run_id, validation_id
 from nearshot.paper.jobs import Job, has_weights
-from nearshot.paper.measurement import measure, measure_classes
-from nearshot.paper.results import Results, RunResult, result_of, runs_per_gpu
-from nearshot.paper.scales import scale_named
+from nearshot.paper.measurement import measure
+from nearshot.paper.results import Results, RunResult, result_of
 from nearshot.runs.network import TrainedRun
 from nearshot.text import print_message
-from nearshot.training import Hardware, RunFolder, train
+from nearshot.training import Hardware, RunFolder, TrainConfig, train
 from nearshot.training.assembly import open_splits
 from nearshot.training.checkpoint import check_same_training
 
 LOCKED = "Another process holds the lock of this run."
 STOPPED = "It was stopped and saved a checkpoint; the same command resumes it."
-LOG = "log.txt"  # in a run's folder
-LOCK = (
-    ".job-lock"  # in a run's folder; the trainer's own lock is not held while the run is measured
-)
+# Files in a run's folder. The trainer's own lock is not held while the run is measured.
+LOG = "log.txt"
+LOCK = ".job-lock"
 SECONDS_TO_SAVE = 60.0
 
 
 @dataclass(frozen=True)
 class JobTask:
-    """What a process needs to do a job. `n_sharing` jobs share a GPU; the result records the command."""
+    """What a process needs to do a job.
+
+    Attributes:
+        accelerator: as in `Hardware`.
+        n_sharing: how many jobs share a GPU.
+        command: what the user called, which the result records.
+    """
 
     job: Job
     run_folder: Path
@@ -48,8 +51,15 @@ class JobTask:
 class Executor(ABC):
     """Runs jobs, each in the folder of its identity, and puts their results into a folder.
 
-    A job takes `gpus_per_run` of a GPU, or trains on the CPU if that is 0. If jobs are `small`, one
-    core is enough.
+    Attributes:
+        results: the folder of results.
+        runs: the folder of run folders.
+        data_dir: the folder of prepared datasets.
+        gpus_per_run: the share of a GPU that a job takes; 0 trains on the CPU.
+        small: whether one core is enough for a job on the CPU.
+        n_at_once: how many jobs run at the same time.
+        accelerator: as in `Hardware`.
+        n_sharing: how many jobs share a GPU.
     """
 
     results: Results
@@ -60,10 +70,11 @@ class Executor(ABC):
     small: bool = False
 
     n_at_once = 1
-    accelerator = "auto"  # as in `Hardware`
+    accelerator = "auto"
 
     def __post_init__(self) -> None:
-        self.runs, self.n_sharing = Path(self.runs), runs_per_gpu(self.gpus_per_run)
+        self.runs = Path(self.runs)
+        self.n_sharing = runs_per_gpu(self.gpus_per_run)
 
     def prepare(self, jobs: Iterable[Job]) -> None:  # noqa: B027
         """Get ready for jobs before any is started; by default there is nothing to do."""
@@ -73,7 +84,7 @@ class Executor(ABC):
         """Do a job and return what `attempt` does; called from several threads at once."""
 
     def stop(self) -> None:  # noqa: B027
-        """Ask all jobs to save and stop, wait for them, and end all processes; by default there are none."""
+        """Ask all jobs to save and stop, and end all processes; by default there are none."""
 
     def log_of(self, job: Job) -> Path:
         """Return the path of a job's log."""
@@ -84,21 +95,22 @@ class Executor(ABC):
         data_dir = None if self.data_dir is None else Path(self.data_dir).absolute()
         return JobTask(
             job,
-            (self.runs / job.id).absolute(),
-            data_dir,
-            self.accelerator,
-            self.n_sharing,
-            sys.argv,
+            run_folder=(self.runs / job.id).absolute(),
+            data_dir=data_dir,
+            accelerator=self.accelerator,
+            n_sharing=self.n_sharing,
+            command=sys.argv,
         )
 
 
 def attempt(task: JobTask, keep: Callable[[RunResult], None]) -> str | None:
-    """Do the job of a task, holding its lock, and keep the result. Return None, or an error message.
+    """Do a job, holding its lock, and keep the result. Return None, or an error message.
 
     The message is `STOPPED` for a job that was stopped and saved, and `LOCKED` if another process
     holds its lock.
     """
-    sys.argv = task.command  # for the result; this process has another command
+    # The result records the command that the user gave; this process may have another.
+    sys.argv = task.command
     task.run_folder.mkdir(parents=True, exist_ok=True)
     lock = FileLock(task.run_folder / LOCK)
     if not lock.acquire():
@@ -118,7 +130,7 @@ def attempt(task: JobTask, keep: Callable[[RunResult], None]) -> str | None:
 
 
 def is_locked(run_folder: Path) -> bool:
-    """Return whether a process is at the job of a run."""
+    """Return whether a process works on the job of a run."""
     lock = FileLock(run_folder / LOCK)
     is_free = not lock.path.is_file() or lock.acquire()
     lock.release()
@@ -127,43 +139,55 @@ def is_locked(run_folder: Path) -> bool:
 
 def do(task: JobTask) -> RunResult:
     """Train and measure a run, or what is left of it, and return the result."""
-    started, run, job, data_dir = (
-        time.perf_counter(),
-        RunFolder(task.run_folder),
-        task.job,
-        task.data_dir,
-    )
-    config, is_new = job.config, not (run.path / "config.json").is_file()
-    if not is_new:  # equivalent settings may be written otherwise
-        begun = run.read_config()
-        is_same = run_id(begun) == run_id(config) and validation_id(begun) == validation_id(config)
-        config = begun if is_same else config
+    job = task.job
+    run = RunFolder(task.run_folder)
+    config = _started_config(run, job)
     if has_weights(run):
-        stores = open_splits(config, data_dir)
-        check_same_training(
-            run.read("result.json"), config, {name: one.fingerprint for name, one in stores.items()}
-        )
+        stores = open_splits(config, task.data_dir)
+        fingerprints = {split: store.fingerprint for split, store in stores.items()}
+        check_same_training(run.read("result.json"), config, fingerprints)
     else:
-        hardware, again = Hardware(task.accelerator), run.is_finished
-        done = train(
+        is_finished = run.is_finished
+        result = train(
             config,
             folder=run.path,
-            data_dir=data_dir,
-            hardware=hardware,
-            resume=not again,
-            overwrite=again,
+            data_dir=task.data_dir,
+            hardware=Hardware(task.accelerator),
+            resume=not is_finished,
+            overwrite=is_finished,
         )
-        if not done.finished:
+        if not result.finished:
             raise NearshotError(STOPPED)
-    device = "cpu" if task.accelerator == "cpu" else None
-    # In float32 on a GPU too: fine-tuning needs it, and comparisons need one precision.
-    trained = TrainedRun(run.path, data_dir=data_dir, device=device, precision="float32")
-    evaluations = measure(
-        trained, job.measurements, adapted_episodes=scale_named(job.scale).adapted_episodes
+    trained = TrainedRun(
+        run.path,
+        data_dir=task.data_dir,
+        device="cpu" if task.accelerator == "cpu" else None,
+        # On a GPU too: fine-tuning needs it, and comparisons need one precision.
+        precision="float32",
     )
-    by_class = measure_classes(
-        trained, dict.fromkeys(("val", *(one.split for one in job.measurements)))
-    )
-    job_seconds = time.perf_counter() - started if is_new else None
-    more = {"by_class": by_class, "job_seconds": job_seconds, "n_sharing": task.n_sharing}
-    return result_of(run, job.scale, evaluations, more)
+    evaluations = measure(trained, job.measurements, adapted_episodes=job.size.adapted_episodes)
+    return result_of(run, job.size.name, evaluations, n_sharing=task.n_sharing)
+
+
+def _started_config(run: RunFolder, job: Job) -> TrainConfig:
+    """Return the job's settings, as the folder has them if the run was started with equivalent ones."""
+    if not (run.path / "config.json").is_file():
+        return job.config
+    started = run.read_config()
+    is_same_run = run_id(started) == run_id(job.config)
+    is_same_validation = validation_id(started) == validation_id(job.config)
+    return started if is_same_run and is_same_validation else job.config
+
+
+def runs_per_gpu(gpus_per_run: float) -> int:
+    """Return how many runs share a GPU; 1 if they use none.
+
+    >>> runs_per_gpu(0.5), runs_per_gpu(1 / 3), runs_per_gpu(0.4), runs_per_gpu(0)
+    (2, 3, 2, 1)
+    """
+    if gpus_per_run == 0:
+        return 1
+    if not 0.01 <= gpus_per_run <= 1:
+        raise InputError(f"gpus_per_run must be 0, or between 0.01 and 1 (got {gpus_per_run}).")
+    # A third is a little less than 1 / 3 as a float.
+    return int(1 / gpus_per_run + 1e-6)

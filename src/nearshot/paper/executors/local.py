@@ -1,4 +1,4 @@
-"""Run jobs on this machine: in a process for each GPU or part of one, or for some cores of the CPU."""
+"""Run jobs on this machine: a process for each GPU or part of one, or for some CPU cores."""
 
 import json
 import os
@@ -16,7 +16,8 @@ from nearshot.paper.executors.base import SECONDS_TO_SAVE, Executor, attempt
 from nearshot.paper.jobs import Job
 from nearshot.paper.results import Results
 
-MEMORY_PER_JOB = 2e9  # bytes; a small job takes about 1 GB
+# Bytes; a small job takes about 1 GB.
+MEMORY_PER_JOB = 2e9
 # glibc would return memory to the system between steps, which costs a small run a quarter of its
 # time.
 KEEP_MEMORY = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": "2000000000"}
@@ -31,25 +32,18 @@ class LocalMachine(Executor):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        numbers = [str(number) for number in range(torch.cuda.device_count())]
-        gpus = os.environ.get("CUDA_VISIBLE_DEVICES", ",".join(numbers)).split(",")[: len(numbers)]
-        if gpus and self.gpus_per_run:
+        gpus = visible_gpus() if self.gpus_per_run else []
+        if gpus:
             self.accelerator = "cuda"
             self.environments = [
                 os.environ | {"CUDA_VISIBLE_DEVICES": gpu} for gpu in gpus * self.n_sharing
             ]
         else:
-            self.accelerator, self.n_sharing = "cpu", 1
-            environment, n_workers = os.environ | {"CUDA_VISIBLE_DEVICES": ""}, 1
-            if self.small:
-                threads_per_job = torch.get_num_threads() if "OMP_NUM_THREADS" in os.environ else 1
-                n_workers = max(
-                    1, min(n_cores() // threads_per_job, int(available_memory() // MEMORY_PER_JOB))
-                )
-                threads = {"OMP_NUM_THREADS": str(n_cores() // n_workers)}
-                environment = threads | KEEP_MEMORY | environment  # the user's settings win
-            self.environments = [environment] * n_workers
-        self.n_at_once = len(self.environments)  # those of running jobs are taken from the list
+            self.accelerator = "cpu"
+            self.n_sharing = 1
+            self.environments = cpu_environments(small=self.small)
+        # A running job takes one from the list, and puts it back.
+        self.n_at_once = len(self.environments)
         self._processes: set[subprocess.Popen[bytes]] = set()
         self._is_stopping = False
 
@@ -60,7 +54,8 @@ class LocalMachine(Executor):
 
     def run(self, job: Job) -> str | None:
         """Do a job in a process of its own, on a free GPU or core."""
-        environment, log = self.environments.pop(0), self.log_of(job)
+        environment = self.environments.pop(0)
+        log = self.log_of(job)
         log.parent.mkdir(parents=True, exist_ok=True)
         with log.open("ab") as file:
             process = subprocess.Popen(  # noqa: S603
@@ -87,7 +82,8 @@ class LocalMachine(Executor):
     def stop(self) -> None:
         """Send SIGTERM, wait until all jobs have saved, and kill those that do not."""
         self._is_stopping = True
-        deadline, processes = time.monotonic() + SECONDS_TO_SAVE, list(self._processes)
+        deadline = time.monotonic() + SECONDS_TO_SAVE
+        processes = list(self._processes)
         for process in processes:
             process.terminate()
         for process in processes:
@@ -98,12 +94,39 @@ class LocalMachine(Executor):
 
 
 def work() -> None:
-    """Do a job in a process of its own: read its pickled task, and answer with its error message as JSON."""
+    """Do the job of a pickled task on standard input; answer with its error message as JSON."""
     answer = os.dup(1)
-    os.dup2(2, 1)  # what libraries print goes to the log, like messages
-    task, results = pickle.load(sys.stdin.buffer)  # noqa: S301 (of the process that started this one)
+    # What libraries print goes to the log, like messages.
+    os.dup2(2, 1)
+    # It comes from the process that started this one.
+    task, results = pickle.load(sys.stdin.buffer)  # noqa: S301
     problem = attempt(task, Results(results).put)
     os.write(answer, json.dumps(problem).encode())
+
+
+def visible_gpus() -> list[str]:
+    """Return the GPUs of this machine as values of CUDA_VISIBLE_DEVICES."""
+    n_gpus = torch.cuda.device_count()
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is None:
+        return [str(number) for number in range(n_gpus)]
+    return visible.split(",")[:n_gpus]
+
+
+def cpu_environments(*, small: bool) -> list[dict[str, str]]:
+    """Return an environment for each job that runs on the CPU at the same time.
+
+    One job takes all cores. If jobs are small, each takes one core, or OMP_NUM_THREADS of them.
+    """
+    without_gpus = os.environ | {"CUDA_VISIBLE_DEVICES": ""}
+    if not small:
+        return [without_gpus]
+    threads_per_job = torch.get_num_threads() if "OMP_NUM_THREADS" in os.environ else 1
+    n_by_cores = n_cores() // threads_per_job
+    n_by_memory = int(available_memory() // MEMORY_PER_JOB)
+    n_jobs = max(1, min(n_by_cores, n_by_memory))
+    defaults = KEEP_MEMORY | {"OMP_NUM_THREADS": str(n_cores() // n_jobs)}
+    return [defaults | without_gpus] * n_jobs
 
 
 def n_cores() -> int:

@@ -21,7 +21,8 @@ from nearshot.paper.executors.base import (
 from nearshot.paper.jobs import Job
 from nearshot.paper.results import RunResult
 
-RETRIES = 10  # of a job whose worker is lost; not for ever, since it may be the job that brings its worker down
+# Of a job whose worker is lost; not for ever, since the job may be what brings its worker down.
+RETRIES = 10
 LETTERS_OF_LOG = 10_000
 
 
@@ -34,20 +35,21 @@ class RayCluster(Executor):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.ray, self.accelerator = connected_ray(), "cuda" if self.gpus_per_run else "cpu"
+        self.ray = connected_ray()
+        self.accelerator = "cuda" if self.gpus_per_run else "cpu"
         if not self._room():
-            wanted = f"a CPU and {self.gpus_per_run:g} GPU" if self.gpus_per_run else "a CPU"
+            needed = f"a CPU and {self.gpus_per_run:g} GPU" if self.gpus_per_run else "a CPU"
             raise NearshotError(
-                f"No node of the Ray cluster has {wanted} to give; --gpus-per-run 0 trains on CPUs."
+                f"No node of the Ray cluster has {needed} to give; gpus_per_run=0 trains on CPUs."
             )
-        # One process per job, so that no GPU memory stays allocated.
-        options = {
-            "num_cpus": 1,
-            "num_gpus": self.gpus_per_run,
-            "max_retries": RETRIES,
-            "max_calls": 1,
-        }
-        self.task = self.ray.remote(**options)(do_on_node)
+        remote = self.ray.remote(
+            num_cpus=1,
+            num_gpus=self.gpus_per_run,
+            max_retries=RETRIES,
+            # One process per job, so that no GPU memory stays allocated.
+            max_calls=1,
+        )
+        self.task = remote(do_on_node)
         self.running: dict[str, Any] = {}
         self.stopping = False
 
@@ -57,14 +59,20 @@ class RayCluster(Executor):
         return max(1, self._room())
 
     def _room(self) -> int:
-        needed = {"CPU": 1.0} | ({"GPU": self.gpus_per_run} if self.gpus_per_run else {})
-        nodes = [node["Resources"] for node in self.ray.nodes() if node["Alive"]]
-        return sum(
-            min(int(there.get(name, 0) / much) for name, much in needed.items()) for there in nodes
-        )
+        n_jobs = 0
+        for node in self.ray.nodes():
+            if not node["Alive"]:
+                continue
+            resources = node["Resources"]
+            n_on_node = int(resources.get("CPU", 0))
+            if self.gpus_per_run:
+                n_by_gpus = int(resources.get("GPU", 0) / self.gpus_per_run)
+                n_on_node = min(n_on_node, n_by_gpus)
+            n_jobs += n_on_node
+        return n_jobs
 
     def run(self, job: Job) -> str | None:
-        """Give a job to Ray and wait for it. One that was stopped by its node's shutdown is started again."""
+        """Give a job to Ray and wait. A job stopped by its node's shutdown is started again."""
         result: RunResult | None = None
         problem: str | None = STOPPED
         text = ""
@@ -75,18 +83,16 @@ class RayCluster(Executor):
                 result, problem, text = self.ray.get(self.running[job.id])
             except self.ray.exceptions.TaskCancelledError:
                 problem = STOPPED
-            except (
-                self.ray.exceptions.RayError
-            ) as error:  # the worker was lost too often, or could not start
+            except self.ray.exceptions.RayError as error:
+                # The worker was lost too often, or could not start.
                 text = str(error).strip() or type(error).__name__
                 problem = text.splitlines()[-1]
         self.running.pop(job.id, None)
         log = self.log_of(job)
         if result is not None:
             self.results.put(result)
-        elif (
-            problem not in (STOPPED, LOCKED) and not log.is_file()
-        ):  # its node has another file system
+        elif problem not in (STOPPED, LOCKED) and not log.is_file():
+            # The node has another file system.
             log.parent.mkdir(parents=True, exist_ok=True)
             log.write_text(text)
         return problem
@@ -114,11 +120,13 @@ def connected_ray() -> Any:
             "Running on a Ray cluster needs the extra: pip install 'nearshot[ray]'."
         ) from error
     if not ray.is_initialized():
-        try:  # Jobs print to their logs; here it would disturb the table.
+        # Jobs print to their logs; here it would disturb the table.
+        try:
             ray.init(address="auto", log_to_driver=False, logging_level="ERROR")
         except (OSError, RuntimeError, ValueError) as error:
             raise NearshotError(
-                "There is no Ray cluster to run on. Start one with ray start --head, or set RAY_ADDRESS to HOST:PORT. "
+                "There is no Ray cluster to run on. Start one with ray start --head, or set "
+                f"RAY_ADDRESS to HOST:PORT. "
                 f"The reason: {str(error).strip().splitlines()[0]}"
             ) from error
     return ray
@@ -130,8 +138,10 @@ def do_on_node(task: JobTask) -> tuple[RunResult | None, str | None, str]:
     Return the result, the message of `attempt`, and the end of the log. Ray cancels a task by an
     interrupt, on which a run saves and stops; before and after training there is nothing to save.
     """
-    log, found = task.run_folder / LOG, list[RunResult]()
+    log = task.run_folder / LOG
+    results: list[RunResult] = []
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("a", buffering=1) as file, redirect_stdout(file), redirect_stderr(file):
-        problem = attempt(task, found.append)
-    return (found[0] if found else None), problem, log.read_text(errors="replace")[-LETTERS_OF_LOG:]
+        problem = attempt(task, results.append)
+    end_of_log = log.read_text(errors="replace")[-LETTERS_OF_LOG:]
+    return (results[0] if results else None), problem, end_of_log
