@@ -19,9 +19,9 @@ ROOT = Path(__file__).parent.parent
 BENCHMARK_RESULTS = ROOT / "benchmarks" / "results"
 
 
-def test_the_readme_shows_the_demos_own_output() -> None:
+def test_the_tutorial_shows_the_output_of_the_demo() -> None:
     output = (ROOT / "results" / "demo" / "compare_losses.txt").read_text()
-    assert output.strip("\n") in (ROOT / "README.md").read_text()
+    assert output.strip("\n") in (ROOT / "docs" / "first-run.md").read_text()
 
 
 def test_the_pages_show_the_tables_and_figures_that_were_made(
