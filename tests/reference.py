@@ -88,7 +88,8 @@ def queries_and_prototypes(
 ) -> Tensor:
     """Appendix B's second equation: NCA on Q ∪ C, row 7 of Figure 4."""
     prototypes = means_by_class(support, support_labels)
-    points, labels = [*query, *prototypes.values()], [*query_labels.tolist(), *prototypes]
+    points = [*query, *prototypes.values()]
+    labels = [*query_labels.tolist(), *prototypes]
     return nca(torch.stack(points), torch.tensor(labels))
 
 
@@ -110,7 +111,8 @@ def published(
     """
     total = anchors.new_zeros(())
     for i in range(len(anchors)):
-        pos, neg = anchors.new_zeros(()), anchors.new_zeros(())
+        pos = anchors.new_zeros(())
+        neg = anchors.new_zeros(())
         for j in range(len(candidates)):
             if (same_set and i == j) or (kept_pairs is not None and not kept_pairs[i, j]):
                 continue
@@ -129,9 +131,11 @@ def published(
 
 def cosine_similarity(first: Tensor, second: Tensor) -> Tensor:
     """The cosine of the angle between two vectors."""
-    dot = sum((a * b for a, b in zip(first, second, strict=True)), first.new_zeros(()))
-    lengths = [sum((a * a for a in v), first.new_zeros(())).sqrt() for v in (first, second)]
-    return dot / (lengths[0] * lengths[1])
+    zero = first.new_zeros(())
+    dot = sum((a * b for a, b in zip(first, second, strict=True)), zero)
+    first_length = sum((a * a for a in first), zero).sqrt()
+    second_length = sum((b * b for b in second), zero).sqrt()
+    return dot / (first_length * second_length)
 
 
 def matching_cosine(
@@ -165,20 +169,19 @@ def supervised_contrastive(z: Tensor, y: Tensor, temperature: float) -> Tensor:
 
 
 def supervised_contrastive_published(z: Tensor, y: Tensor, temperature: float) -> Tensor:
-    """Return what Appendix C ran: cosines at least 1e-10, negatives alone below the line, no 1/|P|."""
+    """What Appendix C ran: cosines at least 1e-10, only negatives below the line, no 1/|P|."""
     n = len(z)
     total = z.new_zeros(())
 
     def score(i: int, j: int) -> Tensor:
         cosine = cosine_similarity(z[i], z[j])
-        return torch.exp(
-            (cosine if cosine >= 1e-10 else torch.full_like(cosine, 1e-10)) / temperature
-        )
+        if cosine < 1e-10:
+            cosine = torch.full_like(cosine, 1e-10)
+        return torch.exp(cosine / temperature)
 
     for i in range(n):
-        negatives = sum((score(i, j) for j in range(n) if y[j] != y[i]), z.new_zeros(())).clamp(
-            min=1e-10
-        )
+        negatives = sum((score(i, j) for j in range(n) if y[j] != y[i]), z.new_zeros(()))
+        negatives = negatives.clamp(min=1e-10)
         for p in range(n):
             if p != i and y[p] == y[i]:
                 total = total - torch.log(score(i, p) / negatives)
@@ -197,40 +200,53 @@ def cross_entropy(logits: Tensor, labels: Tensor, smoothing: float) -> Tensor:
 
 
 def distillation(student: Tensor, teacher: Tensor, temperature: float) -> Tensor:
-    """T² Σ_c p_c log(p_c / q_c), with p of the teacher's and q of the student's logits divided by T; the mean."""
+    """The mean of T² Σ_c p_c log(p_c / q_c), p of the teacher's and q of the student's logits / T."""
     total = student.new_zeros(())
     for mine, theirs in zip(student, teacher, strict=True):
         all_mine = sum((torch.exp(value / temperature) for value in mine), mine.new_zeros(()))
         all_theirs = sum((torch.exp(value / temperature) for value in theirs), theirs.new_zeros(()))
         for a, b in zip(mine, theirs, strict=True):
-            p, q = torch.exp(b / temperature) / all_theirs, torch.exp(a / temperature) / all_mine
+            p = torch.exp(b / temperature) / all_theirs
+            q = torch.exp(a / temperature) / all_mine
             total = total + p * torch.log(p / q)
     return temperature**2 * total / len(student)
 
 
 def count_image_pairs(n_way: int, n_shot: int, n_query: int, *, separate: bool) -> tuple[int, int]:
-    """Positives and negatives of a batch of single images, by looking at each unordered pair once."""
-    images = [
-        (k, role) for k in range(n_way) for role in ["support"] * n_shot + ["query"] * n_query
-    ]
-    pairs = [
-        pair
-        for pair in itertools.combinations(images, 2)
-        if not separate or pair[0][1] != pair[1][1]
-    ]
-    positives = sum(first == second for (first, _), (second, _) in pairs)
-    return positives, len(pairs) - positives
+    """Positives and negatives of a batch, by looking at each unordered pair of images once."""
+    roles = ["support"] * n_shot + ["query"] * n_query
+    positives = 0
+    negatives = 0
+    for first, second in itertools.combinations(itertools.product(range(n_way), roles), 2):
+        first_class, first_role = first
+        second_class, second_role = second
+        if separate and first_role == second_role:
+            continue
+        if first_class == second_class:
+            positives += 1
+        else:
+            negatives += 1
+    return positives, negatives
 
 
 def mean_image_pairs(class_sizes: Sequence[int], batch_size: int) -> tuple[float, float, float]:
-    """Positives, negatives and images that are alone of their class: the mean over every batch that there is."""
-    images = [k for k, size in enumerate(class_sizes) for _ in range(size)]
-    batches = list(itertools.combinations(images, batch_size))
-    pairs = [
-        first == second for batch in batches for first, second in itertools.combinations(batch, 2)
-    ]
-    alone = sum(batch.count(k) == 1 for batch in batches for k in batch)
-    return sum(pairs) / len(batches), (len(pairs) - sum(pairs)) / len(batches), alone / len(batches)
+    """Positives, negatives and images alone of their class: the mean over every possible batch."""
+    images: list[int] = []
+    for k, size in enumerate(class_sizes):
+        images += [k] * size
+    n_batches = 0
+    positives = 0
+    negatives = 0
+    alone = 0
+    for batch in itertools.combinations(images, batch_size):
+        n_batches += 1
+        alone += sum(batch.count(k) == 1 for k in batch)
+        for first, second in itertools.combinations(batch, 2):
+            if first == second:
+                positives += 1
+            else:
+                negatives += 1
+    return positives / n_batches, negatives / n_batches, alone / n_batches
 
 
 def centroid_answer(support: Tensor, query: Tensor) -> int:
@@ -241,19 +257,20 @@ def centroid_answer(support: Tensor, query: Tensor) -> int:
 
 def soft_answer(support: Tensor, query: Tensor) -> int:
     """Soft assignment of Section 2.3 for one query."""
-    exponentials = [
-        [math.exp(-float((query - s).square().sum())) for s in shots] for shots in support
-    ]
-    total = sum(map(sum, exponentials))
-    likelihoods = [sum(e / total for e in of_class) for of_class in exponentials]
+
+    def likelihood(shots: Tensor) -> float:
+        return sum(math.exp(-float((query - s).square().sum())) for s in shots)
+
+    likelihoods = [likelihood(shots) for shots in support]
     return likelihoods.index(max(likelihoods))
 
 
 def knn_answer(support: Tensor, query: Tensor, k: int) -> int:
-    """k-NN of Section 2.3 for one query; a tie goes to the tied class that holds the nearest neighbour."""
-    neighbours = sorted(
-        (float((query - s).norm()), way) for way, shots in enumerate(support) for s in shots
-    )
+    """k-NN of Section 2.3 for one query; of tied classes, that of the nearest neighbour wins."""
+    neighbours = []
+    for way, shots in enumerate(support):
+        neighbours += [(float((query - s).norm()), way) for s in shots]
+    neighbours.sort()
     votes = [way for _, way in neighbours[:k]]
     most = max(votes.count(way) for way in votes)
     return next(way for _, way in neighbours if votes.count(way) == most)
@@ -266,14 +283,16 @@ def ridge_scores(
     weights: Sequence[float] | None = None,
     penalty: float | None = None,
 ) -> list[float]:
-    """Ridge regression to class membership, for one query; `classes` are (image, dim) each, of any sizes.
+    """Ridge regression to class membership, for one query; each of `classes` is (image, dim).
 
     Least squares with one equation an image and one a penalised weight; the constant, in the last
     column, has none. By default an image weighs one over the size of its class, times a number that
     makes the mean 1, and the penalty is the mean squared distance of the images, so weighted, from
     their mean.
     """
-    images = [(image, number) for number, of_class in enumerate(classes) for image in of_class]
+    images = []
+    for number, of_class in enumerate(classes):
+        images += [(image, number) for image in of_class]
     if weights is None:
         weights = [len(images) / len(classes) / len(classes[number]) for _, number in images]
     if penalty is None:
@@ -288,19 +307,20 @@ def ridge_scores(
         left.append([math.sqrt(w) * float(value) for value in image] + [math.sqrt(w)])
         right.append([math.sqrt(w) * (number == other) for other in range(len(classes))])
     dim = len(query)
-    for place in range(dim):
-        left.append([math.sqrt(penalty) * (place == other) for other in range(dim + 1)])
+    for column in range(dim):
+        left.append([math.sqrt(penalty) * (column == other) for other in range(dim + 1)])
         right.append([0.0] * len(classes))
     solved = torch.linalg.lstsq(
         torch.tensor(left, dtype=torch.float64),
         torch.tensor(right, dtype=torch.float64),
         driver="gelsd",
     ).solution
-    return [
-        sum(float(query[place]) * float(solved[place, number]) for place in range(dim))
-        + float(solved[dim, number])
-        for number in range(len(classes))
-    ]
+    scores = []
+    for number in range(len(classes)):
+        constant = float(solved[dim, number])
+        weighted = [float(query[column]) * float(solved[column, number]) for column in range(dim)]
+        scores.append(constant + sum(weighted))
+    return scores
 
 
 def ridge_answer(support: Tensor, query: Tensor) -> int:
@@ -309,11 +329,15 @@ def ridge_answer(support: Tensor, query: Tensor) -> int:
     return scores.index(max(scores))
 
 
-# The classifiers by name, each a function of (way, shot, dim) and one query; k is the number of
-# shots.
+def knn_answer_by_shots(support: Tensor, query: Tensor) -> int:
+    """k-NN with as many neighbours as there are shots."""
+    return knn_answer(support, query, k=support.shape[1])
+
+
+# The classifiers by name, each a function of (way, shot, dim) and one query.
 ANSWERS: dict[str, Callable[[Tensor, Tensor], int]] = {
     "centroid": centroid_answer,
     "soft": soft_answer,
-    "knn": lambda support, query: knn_answer(support, query, k=support.shape[1]),
+    "knn": knn_answer_by_shots,
     "ridge": ridge_answer,
 }

@@ -110,9 +110,8 @@ def test_odd_batches_have_the_right_value() -> None:
     assert finite_gradient(nca_loss, torch.ones(1, 3), torch.tensor([0])) == 0  # one image alone
     identical = nca_loss(torch.ones(16, 3), LABELS)
     assert identical.item() == pytest.approx(-math.log(3 / 15), rel=1e-6)  # a random choice
-    assert (
-        nca_loss(torch.tensor([[3e38], [3e38]]), torch.tensor([0, 1])) == 0
-    )  # finite, but not their sum
+    huge = torch.tensor([[3e38], [3e38]])  # finite, but not their sum
+    assert nca_loss(huge, torch.tensor([0, 1])) == 0
     expected = nca_loss(embeddings(), LABELS)
     torch.testing.assert_close(nca_loss(embeddings(), LABELS, temperature=torch.ones(1)), expected)
     torch.testing.assert_close(nca_loss(embeddings(), LABELS.to(torch.uint8)), expected)
@@ -122,18 +121,17 @@ def test_odd_batches_have_the_right_value() -> None:
 def test_distances_up_to_a_million_give_the_right_value() -> None:
     z = torch.tensor([[0.0], [1000.0], [1001.0]], dtype=torch.float32)
     labels = torch.tensor([0, 0, 1])
-    # anchor 0: d² = 1e6 to its positive, 1002001 to its negative; anchor 1: 1e6 and 1; anchor 2 has
-    # no positive
+    # Anchor 0: d² = 1e6 to its positive, 1002001 to its negative. Anchor 1: 1e6 and 1. Anchor 2 has
+    # no positive.
     assert nca_loss(z, labels).item() == pytest.approx((0 + (1e6 - 1) + 0) / 3, rel=1e-6)
 
 
 @BOTH_WAYS
 def test_an_anchor_without_a_positive_adds_nothing_and_counts() -> None:
-    z, lonely = embeddings(), torch.cat([embeddings(), torch.full((1, 8), 50.0)])
+    with_lonely = torch.cat([embeddings(), torch.full((1, 8), 50.0)])
     labels = torch.cat([LABELS, torch.tensor([99])])
-    torch.testing.assert_close(
-        finite_gradient(nca_loss, lonely, labels), nca_loss(z, LABELS) * 16 / 17
-    )
+    without = nca_loss(embeddings(), LABELS)
+    torch.testing.assert_close(finite_gradient(nca_loss, with_lonely, labels), without * 16 / 17)
 
 
 @BOTH_WAYS
@@ -177,11 +175,11 @@ def test_bad_input_is_one_clear_error(
     "name", sorted(LOSSES.keys() - {"candidates", "support of prototypes", "support", "query"})
 )
 def test_values_of_another_device_are_not_read(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """ "meta" is a device without values: whoever looked at one, or made a tensor on the CPU, would fail."""
-    monkeypatch.setattr(
-        torch, "autocast", lambda *_, **__: contextlib.nullcontext()
-    )  # which it does not have
-    z, y = embeddings().to("meta"), LABELS.to("meta")
+    """The device "meta" has no values: reading one, or making a tensor on the CPU, would fail."""
+    # It has no autocast.
+    monkeypatch.setattr(torch, "autocast", lambda *_, **__: contextlib.nullcontext())
+    z = embeddings().to("meta")
+    y = LABELS.to("meta")
     assert LOSSES[name](z, y).is_meta
     for loss in (nca_loss, supervised_contrastive_loss):
         assert loss(z, y, temperature=torch.tensor(0.5, device="meta")).is_meta
@@ -214,23 +212,27 @@ def test_a_zero_vector_is_as_far_from_every_direction_and_gets_no_gradient() -> 
 
 
 def test_a_weight_of_one_or_zero_does_not_look_at_the_other_loss() -> None:
-    z, nothing = embeddings(), torch.full((16, 8), torch.nan)
+    z = embeddings()
+    nothing = torch.full((16, 8), torch.nan)
     assert mixed_loss(nothing, z, LABELS, cross_entropy_weight=1.0) == cross_entropy_loss(z, LABELS)
     assert mixed_loss(z, nothing, LABELS, cross_entropy_weight=0.0) == nca_loss(z, LABELS)
 
 
 def mistakes() -> dict[str, Callable[[], Tensor]]:
     """Calls that must fail, by the error that they give."""
-    z, y, first, second = embeddings(), LABELS, LABELS[:8], LABELS[8:]
+    z = embeddings()
+    y = LABELS
+    reversed_queries = torch.cat([y[:8], y[8:].flip(0)])
+    stranger = torch.tensor([0, 0, 1, 1, 2, 2, 3, 7])
     prototypes = _episodic(True, True)
+    all_but_one = torch.ones(16, 15, dtype=torch.bool)
     return {
+        "kept_pairs .*15": lambda: neighbour_loss(z, y, z, y, kept_pairs=all_but_one),
         "^same_set ": lambda: neighbour_loss(z, y, z[:5], y[:5], same_set=True),
         "^same_set": lambda: neighbour_loss(z, y, z, y.flip(0), same_set=True),
-        "label 7, ": lambda: matching_loss(
-            z[:8], first, z[8:], torch.tensor([0, 0, 1, 1, 2, 2, 3, 7])
-        ),
+        "label 7, ": lambda: matching_loss(z[:8], y[:8], z[8:], stranger),
         "2 support images of each of 4 different": lambda: prototypes(z, y.flip(0).roll(1)),
-        "2 support images of each of ": lambda: prototypes(z, torch.cat([first, second.flip(0)])),
+        "2 support images of each of ": lambda: prototypes(z, reversed_queries),
         "16.*12": lambda: prototypes(z[:12], y[:12]),
         "of each of 4 different classes": lambda: prototypes(z, y % 2),
         "cross_entropy_weight": lambda: mixed_loss(z, z, y, cross_entropy_weight=2.0),

@@ -1,4 +1,4 @@
-"""Every loss against loops written from the paper; and very large batches, exactly, in little memory."""
+"""Every loss against loops written from the paper; and the blocks of very large batches."""
 
 import math
 import subprocess
@@ -6,7 +6,6 @@ import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import hypothesis.strategies as st
 import pytest
@@ -32,8 +31,7 @@ from nearshot.losses import (
     supervised_contrastive_loss,
 )
 from nearshot.losses import neighbours as neighbours_module
-from nearshot.losses.blocks import Roles
-from nearshot.losses.neighbours import keep_exactly, loss_of_roles
+from nearshot.losses.nca import keep_exactly
 
 few = settings(
     max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
@@ -103,12 +101,12 @@ seeds = st.integers(0, 2**31)
 shapes = st.builds(EpisodeShape, st.integers(2, 4), st.integers(1, 3), st.integers(1, 3))
 
 
-def of_support(loss: Callable[..., Tensor], **settings: Any) -> Callable[[Tensor, Tensor], Tensor]:
-    return lambda z, y: loss(z[:8], y[:8], z[8:], y[8:], **settings)
+def of_support(loss: Callable[..., Tensor]) -> Callable[[Tensor, Tensor], Tensor]:
+    """Return a loss of support and query as one of a batch whose first 8 images are the support."""
+    return lambda z, y: loss(z[:8], y[:8], z[8:], y[8:])
 
 
-# Losses of a batch and its labels, and their loops. There are three classes; the first 8 images may
-# be a support set.
+# Losses of a batch of three classes and its labels, and their loops.
 BATCH_LOSSES: dict[
     str, tuple[Callable[[Tensor, Tensor], Tensor], Callable[[Tensor, Tensor], Tensor]]
 ] = {
@@ -116,7 +114,7 @@ BATCH_LOSSES: dict[
     "prototypical": (of_support(prototypical_loss), of_support(reference.prototypical)),
     "matching": (of_support(matching_loss), of_support(reference.matching)),
     "original matching": (
-        of_support(matching_loss, distance="cosine"),
+        of_support(partial(matching_loss, distance="cosine")),
         of_support(reference.matching_cosine),
     ),
     "supervised contrastive": (
@@ -169,7 +167,8 @@ def test_each_ablation_is_the_papers_loop(
     embeddings, labels = random_episode(seed, shape, dim=3)
 
     def loop(z: Tensor) -> Tensor:
-        (support, query), (support_labels, query_labels) = shape.split(z), shape.split(labels)
+        support, query = shape.split(z)
+        support_labels, query_labels = shape.split(labels)
         return EPISODE_REFERENCES[prototypes, separate](
             support, support_labels, query, query_labels
         )
@@ -187,20 +186,21 @@ def test_each_ablation_is_the_papers_loop(
 def test_background_is_the_published_arithmetic(
     seed: int, scale: float, same_set: bool, floor: float
 ) -> None:
-    """Value and gradient equal the literal formula in float64, floors and dropped anchors included."""
+    """Value and gradient equal the literal formula, with floors and dropped anchors."""
     anchors, anchor_labels = random_batch(seed, 7, 3, 3, scale)
-    candidates, labels = (
-        (anchors, anchor_labels) if same_set else random_batch(seed + 1, 6, 3, 3, scale)
-    )
+    candidates, labels = random_batch(seed + 1, 6, 3, 3, scale)
+    if same_set:
+        labels = anchor_labels
 
-    def given(z: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        return z, anchor_labels, z if same_set else candidates, labels
+    def ours(z: Tensor) -> Tensor:
+        others = z if same_set else candidates
+        return neighbour_loss(z, anchor_labels, others, labels, same_set=same_set, background=floor)
 
-    assert_same(
-        lambda z: neighbour_loss(*given(z), same_set=same_set, background=floor),
-        lambda z: reference.published(*given(z), same_set=same_set, floor=floor),
-        anchors,
-    )
+    def loop(z: Tensor) -> Tensor:
+        others = z if same_set else candidates
+        return reference.published(z, anchor_labels, others, labels, same_set=same_set, floor=floor)
+
+    assert_same(ours, loop, anchors)
 
 
 @pytest.mark.parametrize(
@@ -218,10 +218,8 @@ def test_background_is_the_published_arithmetic(
     ids=["neighbour", "nca", "mixed", "prototypical", "matching", "episode"],
 )
 def test_by_default_a_loss_is_exact(loss: Callable[..., Tensor]) -> None:
-    embeddings, labels = (
-        random_batch(0, 16, 4, 1, 4.0)[0],
-        torch.arange(4).repeat_interleave(2).repeat(2),
-    )
+    embeddings, _ = random_batch(0, 16, 4, 1, 4.0)
+    labels = torch.arange(4).repeat_interleave(2).repeat(2)
     settings = {"temperature": 1.0, "background": 0.0, "distance": "euclidean"}
     exact = loss(embeddings, labels, **settings)
     assert loss(embeddings, labels) == exact
@@ -257,9 +255,8 @@ def test_a_callable_is_a_distance_and_is_given_float32_of_half_precision() -> No
     torch.testing.assert_close(
         coarse, nca_loss(embeddings.bfloat16().float(), labels, distance=manhattan)
     )
-    with pytest.raises(
-        InputError, match=r"distance .*\(8, 8\).*\(8,\)"
-    ):  # in turn: it would be stretched to all pairs
+    # In turn: it would be stretched to all pairs.
+    with pytest.raises(InputError, match=r"distance .*\(8, 8\).*\(8,\)"):
         nca_loss(embeddings, labels, distance=lambda a, b: (a - b).abs().sum(1))
 
 
@@ -290,10 +287,6 @@ def test_a_large_common_offset_costs_no_digits(temperature: float) -> None:
     assert (gradient - exact_gradient).norm() < 1e-5 * exact_gradient.norm()
 
 
-# --- sub-sampling
-# ----------------------------------------------------------------------------------------------------
-
-
 @BOTH_WAYS
 @few
 @given(seeds, st.sampled_from([0.0, 0.05, 0.3, 0.8, 1.0]), st.sampled_from([0.0, 0.1, 0.5, 1.0]))
@@ -307,9 +300,14 @@ def test_subsampling_uses_exactly_the_kept_pairs(
     kept = kept | keep_exactly(~same, negatives, generator)
 
     def ours(z: Tensor) -> Tensor:
-        again = torch.Generator().manual_seed(seed)
-        fractions: Any = {"keep_positives": positives, "keep_negatives": negatives}
-        return nca_loss(z, labels, background=1e-10, generator=again, **fractions)
+        return nca_loss(
+            z,
+            labels,
+            background=1e-10,
+            keep_positives=positives,
+            keep_negatives=negatives,
+            generator=torch.Generator().manual_seed(seed),
+        )
 
     kept_pairs = None if positives == negatives == 1 else kept
     assert_same(
@@ -339,65 +337,73 @@ def test_every_pair_is_kept_equally_often() -> None:
     assert (frequencies - 0.4).abs().max() < five_sigma
 
 
-# --- blocks
-# ----------------------------------------------------------------------------------------------------------
-
-
 @settings(max_examples=60, deadline=None)
 @given(
     seeds,
-    st.tuples(st.integers(1, 40), st.integers(1, 40), st.integers(1, 12)),
+    st.integers(1, 40),
+    st.integers(1, 40),
+    st.integers(1, 12),
     st.integers(1, 300),
-    st.tuples(st.booleans(), st.booleans()),
+    st.booleans(),
+    st.booleans(),
     st.sampled_from([0.0, 1e-10]),
     st.sampled_from([1.0, 0.3]),
     st.sampled_from(["euclidean", "cosine"]),
 )
 def test_blocks_of_any_size_equal_the_dense_loss(
     seed: int,
-    sizes: tuple[int, int, int],
+    n_anchors: int,
+    n_candidates: int,
+    n_classes: int,
     pairs_per_block: int,
-    same_set_and_mask: tuple[bool, bool],
+    same_set: bool,
+    with_mask: bool,
     background: float,
     temperature: float,
     distance: DistanceName,
 ) -> None:
-    (n_anchors, n_candidates, n_classes), (same_set, with_mask) = sizes, same_set_and_mask
     anchors, anchor_labels = random_batch(seed, n_anchors, 3, n_classes, 2.0)
-    candidates, labels = (
-        (anchors, anchor_labels)
-        if same_set
-        else random_batch(seed + 1, n_candidates, 3, n_classes, 2.0)
-    )
-    kept = (
-        torch.rand(len(anchors), len(candidates), generator=torch.Generator().manual_seed(seed))
-        < 0.7
-    )
+    if same_set:
+        candidates, labels = anchors, anchor_labels
+    else:
+        candidates, labels = random_batch(seed + 1, n_candidates, 3, n_classes, 2.0)
+    kept = None
+    if with_mask:
+        generator = torch.Generator().manual_seed(seed)
+        kept = torch.rand(len(anchors), len(candidates), generator=generator) < 0.7
 
     def loss(z: Tensor, how: DistanceName | Distance) -> Tensor:
-        others = z if same_set else candidates.requires_grad_()
-        roles = Roles(z, anchor_labels, others, labels, same_set, kept if with_mask else None)
-        return loss_of_roles(roles, temperature, background, how)
+        return neighbour_loss(
+            z,
+            anchor_labels,
+            z if same_set else candidates.requires_grad_(),
+            labels,
+            same_set=same_set,
+            temperature=temperature,
+            background=background,
+            distance=how,
+            kept_pairs=kept,
+        )
 
     dense = DISTANCES[distance]  # a callable is not split up
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(neighbours_module, "PAIRS_BEFORE_BLOCKS_CPU", 0)
         patch.setattr(blocks_module, "PAIRS_PER_BLOCK_CPU", pairs_per_block)
         assert_same(lambda z: loss(z, distance), lambda z: loss(z, dense), anchors)
-        with torch.no_grad():  # there is a shorter way where no gradient is needed
+        # There is a shorter way where no gradient is needed.
+        with torch.no_grad():
             torch.testing.assert_close(
                 loss(anchors, distance), loss(anchors, dense), rtol=1e-10, atol=1e-12
             )
         if not same_set:
-            gradients = [
-                torch.autograd.grad(loss(anchors, how), candidates)[0] for how in (distance, dense)
-            ]
-            torch.testing.assert_close(*gradients, rtol=1e-8, atol=1e-12)
+            (in_blocks,) = torch.autograd.grad(loss(anchors, distance), candidates)
+            (at_once,) = torch.autograd.grad(loss(anchors, dense), candidates)
+            torch.testing.assert_close(in_blocks, at_once, rtol=1e-8, atol=1e-12)
 
 
 @BOTH_WAYS
 def test_both_sides_get_their_gradient_when_one_is_detached() -> None:
-    """same_set does not mean that the candidates are the same tensor: a frozen copy must get no gradient."""
+    """With same_set the candidates may be another tensor: a frozen copy must get no gradient."""
     embeddings, labels = random_batch(3, 20, 3, 4)
 
     def loss(z: Tensor, how: DistanceName | Distance) -> Tensor:
@@ -409,16 +415,13 @@ def test_both_sides_get_their_gradient_when_one_is_detached() -> None:
 def test_a_large_batch_is_computed_in_blocks() -> None:
     embeddings, labels = random_batch(0, 400, 8, 20)
     embeddings.requires_grad_()
-    losses = [
-        nca_loss(embeddings, labels),
-        nca_loss(embeddings[:300], labels[:300]),
-        nca_loss(embeddings, labels, distance=squared_euclidean),
-    ]
-    assert ["BlockwiseLoss" in type(loss.grad_fn).__name__ for loss in losses] == [
-        True,
-        False,
-        False,
-    ]
+
+    def is_in_blocks(loss: Tensor) -> bool:
+        return "BlockwiseLoss" in type(loss.grad_fn).__name__
+
+    assert is_in_blocks(nca_loss(embeddings, labels))
+    assert not is_in_blocks(nca_loss(embeddings[:300], labels[:300]))
+    assert not is_in_blocks(nca_loss(embeddings, labels, distance=squared_euclidean))
 
 
 @pytest.mark.slow
@@ -456,26 +459,30 @@ def test_gradients_of_many_batches_with_labels_of_their_own(
 @pytest.mark.parametrize("distance", ["euclidean", "cosine"])
 def test_distillation_of_neighbours_compares_what_each_image_picks(distance: DistanceName) -> None:
     """The teacher's embeddings may have another dimension; an image is not its own neighbour."""
-    (z, _), (teacher, _) = random_batch(1, 6, 4, 3), random_batch(2, 6, 9, 3)
+    student, _ = random_batch(1, 6, 4, 3)
+    teacher, _ = random_batch(2, 6, 9, 3)
 
     def logits(embeddings: Tensor) -> Tensor:
         others = ~torch.eye(6, dtype=torch.bool)
         return -DISTANCES[distance](embeddings, embeddings)[others].view(6, 5) / 1.3
 
-    how: Any = {"temperature": 1.3, "distance": distance, "distillation_temperature": 2.0}
-    assert_same(
-        lambda z: neighbour_distillation_loss(z, teacher, **how),
-        lambda z: reference.distillation(logits(z), logits(teacher), 2.0),
-        z,
-    )
+    def ours(z: Tensor) -> Tensor:
+        return neighbour_distillation_loss(
+            z, teacher, temperature=1.3, distance=distance, distillation_temperature=2.0
+        )
+
+    def loop(z: Tensor) -> Tensor:
+        return reference.distillation(logits(z), logits(teacher), 2.0)
+
+    assert_same(ours, loop, student)
 
 
 @given(st.floats(0, 1))
 def test_the_mixture_is_weighted(weight: float) -> None:
-    (z, y), (logits, _) = random_batch(2, 7, 4, 3), random_batch(3, 7, 4, 3)
-    expected = weight * cross_entropy_loss(logits, y) + (1 - weight) * nca_loss(
-        z, y, background=1e-10
-    )
+    z, y = random_batch(2, 7, 4, 3)
+    logits, _ = random_batch(3, 7, 4, 3)
+    nca = nca_loss(z, y, background=1e-10)
+    expected = weight * cross_entropy_loss(logits, y) + (1 - weight) * nca
     torch.testing.assert_close(
         mixed_loss(z, logits, y, cross_entropy_weight=weight, background=1e-10), expected
     )

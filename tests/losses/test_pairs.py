@@ -26,22 +26,20 @@ def whole_batch(shape: EpisodeShape) -> PairCounts:
 @few
 @given(shapes)
 def test_table_1_and_row_7_of_figure_4(shape: EpisodeShape) -> None:
-    w, n, m = shape.n_way, shape.n_shot, shape.n_query
-    everything, some = whole_batch(shape), episodes(shape)
-    assert everything == reference.count_image_pairs(
-        w, n, m, separate=False
-    )  # by looking at every pair
-    assert some == reference.count_image_pairs(
-        w, n, m, separate=True
-    )  # a prototype counts for its images
+    w = shape.n_way
+    n = shape.n_shot
+    m = shape.n_query
+    everything = whole_batch(shape)
+    some = episodes(shape)
+    assert everything == reference.count_image_pairs(w, n, m, separate=False)
+    assert some == reference.count_image_pairs(w, n, m, separate=True)
     assert some == count_pairs(shape, prototypes=False, separate=True)
     assert everything.positives >= some.positives  # Appendix A
     assert everything.negatives > some.negatives
     assert everything == (math.comb(m + n, 2) * w, math.comb(w, 2) * (m + n) ** 2)
     assert some == (w * m * n, w * (w - 1) * m * n)
-    assert 2 * (everything.total - some.total) == w * (
-        w * (m**2 + n**2) - m - n
-    )  # the end of Appendix A
+    # The end of Appendix A.
+    assert 2 * (everything.total - some.total) == w * (w * (m**2 + n**2) - m - n)
     # Query and query, query and prototype, which counts for its images, and prototype and
     # prototype, which is one.
     positives = w * (math.comb(m, 2) + m * n)
@@ -57,15 +55,13 @@ def test_appendix_e_rows_of_the_ablation_at_batch_256() -> None:
     # the 576 positives do follow.
     assert count_pairs(shape, prototypes=True, separate=False) == (576, 19_840)
     assert whole_batch(shape) == (896, 31_744)  # row 3
-    snells = EpisodeShape(
-        n_way=20, n_shot=5, n_query=15
-    )  # Section 2.1: more than 150 per cent more
+    # Section 2.1: more than 150 per cent more.
+    snells = EpisodeShape(n_way=20, n_shot=5, n_query=15)
     assert whole_batch(snells).positives > 2.5 * episodes(snells).positives
     assert whole_batch(snells).negatives > 2.5 * episodes(snells).negatives
 
 
-# Rows of Appendix E's table whose printed numbers disagree with the paper's own formulas, tested
-# above.
+# Rows of Appendix E's table whose printed numbers disagree with the paper's own formulas.
 WRONG = {erratum.row for erratum in ERRATA if erratum.about == "pairs"}
 
 

@@ -1,4 +1,6 @@
-"""Prototypical and Matching Networks, and the ablations between them and NCA: losses on support and query images."""
+"""Losses on support and query images: Prototypical and Matching Networks, and the ablations."""
+
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -6,13 +8,18 @@ from torch import Tensor
 from nearshot.distances import Distance, DistanceName, full_precision
 from nearshot.episode_shape import EpisodeShape
 from nearshot.errors import InputError
-from nearshot.losses.blocks import Roles
-from nearshot.losses.neighbours import (
-    checked_labels,
-    loss_of_roles,
-    neighbour_loss,
-    values_can_be_read,
-)
+from nearshot.losses._checks import checked_labels, values_can_be_read
+from nearshot.losses.neighbours import neighbour_loss
+
+
+class Roles(NamedTuple):
+    """The anchors and the candidates of a loss: the choice in which the paper's methods differ."""
+
+    anchors: Tensor  # (anchor, dim)
+    anchor_labels: Tensor  # (anchor,)
+    candidates: Tensor  # (candidate, dim); the same tensor as the anchors where `same_set`
+    candidate_labels: Tensor  # (candidate,)
+    same_set: bool  # the candidates are the anchors, and no anchor is its own candidate
 
 
 def prototypical_loss(
@@ -25,7 +32,9 @@ def prototypical_loss(
     background: float = 0.0,
     distance: DistanceName | Distance = "euclidean",
 ) -> Tensor:
-    """Return the loss of Prototypical Networks (Section 2.2): a query picks among the classes' mean support embeddings.
+    """Return the loss of Prototypical Networks (Section 2.2): a query picks among prototypes.
+
+    A prototype is the mean embedding of the support images of a class.
 
     Args:
         support: (support image, dim).
@@ -71,7 +80,7 @@ def matching_loss(
     background: float = 0.0,
     distance: DistanceName | Distance = "euclidean",
 ) -> Tensor:
-    """Return the loss of Matching Networks (Section 2.2): a query picks among the support images themselves.
+    """Return the loss of Matching Networks (Section 2.2): a query picks among support images.
 
     The arguments are those of `prototypical_loss`, and with one shot the two are equal.
     `distance="cosine"` is the choice of Vinyals et al.; the paper finds the Euclidean distance
@@ -83,7 +92,8 @@ def matching_loss(
         strangers = query_labels[~torch.isin(query_labels, support_labels)]
         if len(strangers):
             raise InputError(
-                f"query_labels has the label {int(strangers[0])}, but no support image has it. Add one."
+                f"query_labels has the label {int(strangers[0])}, but support_labels does not. "
+                "Add a support image of it."
             )
     return neighbour_loss(
         query,
@@ -107,19 +117,16 @@ def episode_loss(
     background: float = 0.0,
     distance: DistanceName | Distance = "euclidean",
 ) -> Tensor:
-    """Return the loss of an episodic batch, for each of the paper's ablations (Section 3.4, Appendix B).
+    """Return the loss of an episodic batch, for each of the paper's ablations.
 
-    | prototypes | separate | is                                                              | row
-    of Figure 4 |
-    |------------|----------|-----------------------------------------------------------------|-----------------|
-    | True       | True     | Prototypical Networks                                           | 5
-    (4: one shot) |
-    | False      | True     | Matching Networks                                               | 6
-    |
-    | True       | False    | NCA on the queries and the prototypes together                  | 7
-    |
-    | False      | False    | NCA on the whole batch, which has a fixed composition           | 3
-    |
+    They are in Section 3.4 and Appendix B:
+
+    | prototypes | separate | method                                     | row of Figure 4 |
+    |------------|----------|--------------------------------------------|-----------------|
+    | True       | True     | Prototypical Networks                      | 5; 4: one shot  |
+    | False      | True     | Matching Networks                          | 6               |
+    | True       | False    | NCA on queries and prototypes together     | 7               |
+    | False      | False    | NCA on the batch, of a fixed composition   | 3               |
 
     Args:
         embeddings: (image, dim), laid out as `EpisodeShape` says: support class by class, then
@@ -135,37 +142,54 @@ def episode_loss(
     >>> shape = EpisodeShape(n_way=2, n_shot=2, n_query=1)
     >>> labels = torch.tensor([7, 7, 3, 3, 7, 3])
     >>> embeddings = torch.randn(6, 4, generator=torch.Generator().manual_seed(0))
-    >>> episode = episode_loss(embeddings, labels, shape, prototypes=False, separate=True)
-    >>> torch.isclose(episode, matching_loss(embeddings[:4], labels[:4], embeddings[4:], labels[4:]))
+    >>> loss = episode_loss(embeddings, labels, shape, prototypes=False, separate=True)
+    >>> matching = matching_loss(embeddings[:4], labels[:4], embeddings[4:], labels[4:])
+    >>> torch.isclose(loss, matching)
     tensor(True)
     """
     labels = checked_labels(labels, embeddings)
     roles = episode_roles(
         full_precision(embeddings), labels, shape, prototypes=prototypes, separate=separate
     )
-    return loss_of_roles(roles, temperature, background, distance)
+    return neighbour_loss(
+        roles.anchors,
+        roles.anchor_labels,
+        roles.candidates,
+        roles.candidate_labels,
+        same_set=roles.same_set,
+        temperature=temperature,
+        background=background,
+        distance=distance,
+    )
 
 
 def episode_roles(
     embeddings: Tensor, labels: Tensor, shape: EpisodeShape, *, prototypes: bool, separate: bool
 ) -> Roles:
-    """Choose the anchors and the candidates of an episode; the ablations differ in this choice alone."""
+    """Return the anchors and the candidates of an episode; the ablations differ in this alone."""
     support, query = shape.split(embeddings)
     support_labels, query_labels = shape.split(labels)
-    classes = support_labels.view(shape.n_way, shape.n_shot)[:, :1]  # (way, 1)
-    if values_can_be_read(labels) and not (
-        (support_labels.view(shape.n_way, shape.n_shot) == classes).all()
-        and (query_labels.view(shape.n_way, shape.n_query) == classes).all()
-        and len(classes.unique()) == shape.n_way
-    ):
-        raise InputError(
-            f"labels must have the layout of an episode: {shape.n_shot} support images of each of {shape.n_way} "
-            f"different classes, class by class, then {shape.n_query} queries of each in the same order."
-        )
+    classes = support_labels[:: shape.n_shot]  # (way,)
+    if values_can_be_read(labels):
+        _check_layout(labels, classes, shape)
     if prototypes:
         support = support.view(shape.n_way, shape.n_shot, -1).mean(1)  # (way, dim)
-        support_labels = classes[:, 0]  # (way,)
+        support_labels = classes
     if separate:
         return Roles(query, query_labels, support, support_labels, same_set=False)
-    everything, all_labels = torch.cat([support, query]), torch.cat([support_labels, query_labels])
-    return Roles(everything, all_labels, everything, all_labels, same_set=True)
+    images = torch.cat([support, query])
+    image_labels = torch.cat([support_labels, query_labels])
+    return Roles(images, image_labels, images, image_labels, same_set=True)
+
+
+def _check_layout(labels: Tensor, classes: Tensor, shape: EpisodeShape) -> None:
+    """Raise an error unless labels are laid out as `EpisodeShape` says; `classes` is (way,)."""
+    expected = torch.cat(
+        [classes.repeat_interleave(shape.n_shot), classes.repeat_interleave(shape.n_query)]
+    )
+    if not torch.equal(labels, expected) or len(classes.unique()) < shape.n_way:
+        raise InputError(
+            f"labels must have the layout of an episode: {shape.n_shot} support images of each of "
+            f"{shape.n_way} different classes, class by class, then {shape.n_query} queries of "
+            "each in the same order."
+        )

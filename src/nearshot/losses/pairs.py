@@ -1,4 +1,4 @@
-"""The number of pairs that a loss learns from, counted on its own choice of anchors and candidates."""
+"""The number of pairs that a loss learns from, counted on its own anchors and candidates."""
 
 import math
 from collections import Counter
@@ -13,7 +13,7 @@ from nearshot.losses.neighbours import pair_masks
 
 
 class PairCounts(NamedTuple):
-    """Distances of a batch that contribute to the loss, between images of one class and between classes."""
+    """The distances of a batch that the loss uses: within classes, and between classes."""
 
     positives: int
     negatives: int
@@ -25,7 +25,7 @@ class PairCounts(NamedTuple):
 
 
 def count_pairs(shape: EpisodeShape, *, prototypes: bool, separate: bool) -> PairCounts:
-    """Count the pairs that `episode_loss` uses with the same arguments (Table 1, Appendices A and E).
+    """Return the number of pairs that `episode_loss` uses (Table 1, Appendices A and E).
 
     A pair of images counts once, whichever of them is the anchor. A prototype counts for the images
     that it averages, and a distance between two prototypes counts once.
@@ -40,9 +40,9 @@ def count_pairs(shape: EpisodeShape, *, prototypes: bool, separate: bool) -> Pai
     # images that it averages.
     images = torch.eye(shape.batch_size)
     classes = torch.arange(shape.n_way)
-    labels = torch.cat(
-        [classes.repeat_interleave(shape.n_shot), classes.repeat_interleave(shape.n_query)]
-    )
+    support_labels = classes.repeat_interleave(shape.n_shot)
+    query_labels = classes.repeat_interleave(shape.n_query)
+    labels = torch.cat([support_labels, query_labels])
     roles = episode_roles(images, labels, shape, prototypes=prototypes, separate=separate)
 
     anchor_images = (roles.anchors > 0).sum(1)  # (anchor,)
@@ -60,7 +60,7 @@ def count_pairs(shape: EpisodeShape, *, prototypes: bool, separate: bool) -> Pai
 
 
 class ExpectedPairs(NamedTuple):
-    """The expected pairs of a random batch, and its expected number of images without another of their class."""
+    """The expected pairs of a random batch, and how many of its images are alone of their class."""
 
     positives: float
     negatives: float
@@ -73,23 +73,26 @@ class ExpectedPairs(NamedTuple):
 
 
 def expected_pairs(class_sizes: Sequence[int], batch_size: int) -> ExpectedPairs:
-    """Return the expected number of pairs that `nca_loss` has in a shuffled batch, over all possible batches.
+    """Return the mean number of pairs that `nca_loss` has, over all possible shuffled batches.
 
     Of N images, two of a batch are both of a class of n with probability n(n−1) / N(N−1). An image
     of that class is alone with probability C(N−n, b−1) / C(N−1, b−1): all others of the batch are
     of other classes.
 
-    >>> expected_pairs([600] * 64, batch_size=128).positives  # a balanced batch, two images of each class, has 64
+    A balanced batch of 128, two images of each of 64 classes, has 64 positives; a random one:
+
+    >>> expected_pairs([600] * 64, batch_size=128).positives
     126.79...
     """
-    n_images, n_pairs = sum(class_sizes), math.comb(batch_size, 2)
-    positives = alone = 0.0
+    n_images = sum(class_sizes)
+    n_pairs = math.comb(batch_size, 2)
+    n_batches = math.comb(n_images - 1, batch_size - 1)  # that have a given image
+    positives = 0.0
+    alone = 0.0
     for size, n_classes in Counter(class_sizes).items():
         n_own = n_classes * size
         positives += n_pairs * n_own * (size - 1) / (n_images * max(n_images - 1, 1))
         # Integers of a thousand digits and more, whose ratio Python rounds correctly.
-        is_alone = math.comb(n_images - size, batch_size - 1) / math.comb(
-            n_images - 1, batch_size - 1
-        )
-        alone += batch_size * n_own / n_images * is_alone
+        alone_probability = math.comb(n_images - size, batch_size - 1) / n_batches
+        alone += batch_size * n_own / n_images * alone_probability
     return ExpectedPairs(positives, n_pairs - positives, alone)

@@ -8,8 +8,9 @@ from torch import Tensor
 
 from nearshot.distances import full_precision, unit_length
 from nearshot.errors import InputError
-from nearshot.losses.blocks import NOTHING
-from nearshot.losses.neighbours import check_temperature, checked_labels, pair_masks
+from nearshot.losses._checks import check_temperature, checked_labels
+from nearshot.losses.blocks import NO_PAIR
+from nearshot.losses.neighbours import pair_masks
 
 # The published code clamps every cosine and every denominator to at least this, which also stops
 # their gradient.
@@ -38,11 +39,11 @@ def supervised_contrastive_loss(
         labels: (image,) whole numbers.
         temperature: T, a number or a scalar tensor. Khosla et al. use 0.1, the published
             experiments 1.
-        variant: one of the two.
+        variant: "khosla" or "published", as above.
 
     >>> embeddings = torch.tensor([[1.0, 0.0], [1.0, 0.1], [0.0, 1.0], [0.1, 1.0]])
-    >>> tidy = supervised_contrastive_loss(embeddings, torch.tensor([0, 0, 1, 1]))
-    >>> tidy < supervised_contrastive_loss(embeddings, torch.tensor([0, 1, 0, 1]))
+    >>> near = supervised_contrastive_loss(embeddings, torch.tensor([0, 0, 1, 1]))
+    >>> near < supervised_contrastive_loss(embeddings, torch.tensor([0, 1, 0, 1]))
     tensor(True)
     """
     labels = checked_labels(labels, embeddings)
@@ -55,12 +56,15 @@ def supervised_contrastive_loss(
         positive, negative = pair_masks(labels, labels, same_set=True)
         if variant == "published":
             cosines = cosines.clamp(min=SMALLEST_PUBLISHED)
-            in_denominator, n_positives = negative, torch.ones_like(labels)
+            in_denominator = negative
+            n_positives = torch.ones_like(labels)
         else:
-            in_denominator, n_positives = positive | negative, positive.sum(1).clamp(min=1)
+            in_denominator = positive | negative
+            n_positives = positive.sum(1).clamp(min=1)
         logits = cosines / temperature
-        log_denominator = torch.where(in_denominator, logits, NOTHING).logsumexp(1, keepdim=True)
-        if variant == "published":  # without a negative in the batch, it is this floor
+        log_denominator = torch.where(in_denominator, logits, NO_PAIR).logsumexp(1, keepdim=True)
+        if variant == "published":
+            # Without a negative in the batch, the denominator is this floor.
             log_denominator = log_denominator.clamp(min=math.log(SMALLEST_PUBLISHED))
         log_likelihood = torch.where(positive, logits - log_denominator, 0.0).sum(1) / n_positives
         return -log_likelihood.mean()
