@@ -200,7 +200,7 @@ def cross_entropy(logits: Tensor, labels: Tensor, smoothing: float) -> Tensor:
 
 
 def distillation(student: Tensor, teacher: Tensor, temperature: float) -> Tensor:
-    """The mean of T² Σ_c p_c log(p_c / q_c), p of the teacher's and q of the student's logits / T."""
+    """The mean of T² Σ_c p_c log(p_c / q_c); p of the teacher's, q of the student's logits / T."""
     total = student.new_zeros(())
     for mine, theirs in zip(student, teacher, strict=True):
         all_mine = sum((torch.exp(value / temperature) for value in mine), mine.new_zeros(()))
