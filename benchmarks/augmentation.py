@@ -1,12 +1,12 @@
-"""Images a second through `augment`, from stores of 32×32 and 84×84 to 84×84, on a CPU or, where there is one, CUDA.
+"""Images per second through `augment`, from stores of 32×32 and 84×84 to 84×84.
 
 A training step waits for its batch, so the augmentation has to be far quicker than the network. On
-CUDA it is timed as it is called, and replayed as a captured graph, where the host's time for
-launching it does not count. The floor is the time to make the result's bytes once, by a fill of the
-same size.
+CUDA it is timed as a call and as a captured graph, where the host's time for launching it does not
+count. The lower bound is the time to fill a tensor of the result's size.
 
-    python benchmarks/augmentation.py       # prints a table, writes
-    benchmarks/results/augmentation-<cpu|cuda>.json
+    python benchmarks/augmentation.py
+
+Prints a table and writes benchmarks/results/augmentation-cpu.json or -cuda.json, and .md.
 """
 
 import argparse
@@ -21,7 +21,9 @@ from torch import Tensor
 
 from nearshot.data.augment import Augmentation, augment
 
-BATCH, SIZE, SIDES = 512, 84, (32, 84)
+BATCH = 512
+SIZE = 84
+SIDES = (32, 84)
 KINDS = {
     "crop and flip": Augmentation(),
     "and colours": Augmentation(brightness=0.4, contrast=0.4, saturation=0.4),

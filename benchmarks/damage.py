@@ -1,12 +1,14 @@
-"""Damage files that nearshot reads back, and see what happens: python benchmarks/damage.py [--copies 200].
+"""Damage files that nearshot reads back, and count what happens.
+
+    python benchmarks/damage.py --copies 200
 
 Every reader gets copies of a good file in which a bit is flipped, a block is zeroed or duplicated,
 or the end is cut off. The outcome must be one of
 - equal: the damage does not matter, and the content is the same;
 - recomputed: a cache computes the entry again;
 - refused: one sentence (an error of nearshot).
-Anything else (a traceback, or another content) is a bug. Written are benchmarks/results/damage.json
-and .md.
+Anything else (a traceback, or other content) is a bug. Writes benchmarks/results/damage.json and
+.md.
 """
 
 import argparse
@@ -99,8 +101,10 @@ DAMAGES = {
 
 def make_files(folder: Path) -> dict[str, Reader]:
     """Write a good file of every kind, and return the readers."""
-    rng, generator = np.random.default_rng(0), torch.Generator().manual_seed(0)
-    photos, data = folder / "photos", folder / "data"
+    rng = np.random.default_rng(0)
+    generator = torch.Generator().manual_seed(0)
+    photos = folder / "photos"
+    data = folder / "data"
     for label in range(12):
         (photos / f"class {label}").mkdir(parents=True)
         for number in range(8):
@@ -110,10 +114,8 @@ def make_files(folder: Path) -> dict[str, Reader]:
     torch.manual_seed(0)
     backbone = build_backbone("conv4-32", input_size=16).eval()
     save_backbone(backbone, folder / "weights.safetensors", training_mean=torch.ones(32))
-    images, labels = (
-        [rng.integers(0, 255, (16, 16, 3), dtype=np.uint8) for _ in range(8)],
-        list("aabbccdd"),
-    )
+    images = [rng.integers(0, 255, (16, 16, 3), dtype=np.uint8) for _ in range(8)]
+    labels = list("aabbccdd")
     FewShotClassifier(folder / "weights.safetensors", device="cpu").fit(images, labels).save(
         folder / "b.safetensors"
     )
@@ -175,11 +177,11 @@ def make_files(folder: Path) -> dict[str, Reader]:
     def result_of_run(at: Path) -> Any:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # one sentence about the damaged file
-            found = list(Results(at / "results"))
-        if not found:
+            results = list(Results(at / "results"))
+        if not results:
             raise FileFormatError("The result is damaged.")
         return {
-            name: found[0].content[name]
+            name: results[0].content[name]
             for name in ("config", "fingerprints", "history", "accuracies")
         }
 
@@ -228,25 +230,30 @@ def make_files(folder: Path) -> dict[str, Reader]:
 STORE_FILES = ("images.u8", "hashes.bin", "labels.npy", "names.txt", "manifest.json")
 
 
-def same(one: Any, other: Any) -> bool:
+def same(first: Any, second: Any) -> bool:
     """Return whether two contents are equal, to the bit."""
-    if isinstance(one, torch.Tensor):
-        one, other = one.numpy(), other.numpy() if isinstance(other, torch.Tensor) else other
-    if isinstance(one, np.ndarray):
+    if isinstance(first, torch.Tensor):
+        first = first.numpy()
+        second = second.numpy() if isinstance(second, torch.Tensor) else second
+    if isinstance(first, np.ndarray):
         return (
-            isinstance(other, np.ndarray)
-            and one.dtype == other.dtype
-            and np.array_equal(one, other, equal_nan=True)
+            isinstance(second, np.ndarray)
+            and first.dtype == second.dtype
+            and np.array_equal(first, second, equal_nan=True)
         )
-    if isinstance(one, dict):
+    if isinstance(first, dict):
         return (
-            isinstance(other, dict)
-            and one.keys() == other.keys()
-            and all(same(one[k], other[k]) for k in one)
+            isinstance(second, dict)
+            and first.keys() == second.keys()
+            and all(same(first[k], second[k]) for k in first)
         )
-    if isinstance(one, list | tuple):
-        return type(one) is type(other) and len(one) == len(other) and all(map(same, one, other))
-    return bool(one == other)
+    if isinstance(first, list | tuple):
+        return (
+            type(first) is type(second)
+            and len(first) == len(second)
+            and all(map(same, first, second))
+        )
+    return bool(first == second)
 
 
 @contextmanager
@@ -264,37 +271,39 @@ def outcome(folder: Path, reader: Reader, expected: Any, content: bytes) -> str:
     """Read a damaged copy, and return what happened."""
     with damaged(folder / reader.file, content):
         try:
-            found = reader.read(folder)
+            content_read = reader.read(folder)
         except NearshotError as error:
             return "refused" if "\n" not in str(error) else "error of several lines"
         except Exception as error:
             return f"{type(error).__name__}"
-    if found is None and expected is not None:
+    if content_read is None and expected is not None:
         return "recomputed"
-    return "equal" if same(expected, found) else "another content"
+    return "equal" if same(expected, content_read) else "another content"
 
 
 def fuzz(folder: Path, reader: Reader, n_copies: int, seed: int = 0) -> dict[str, Counter[str]]:
     """Return how often each outcome was found, by the kind of damage."""
-    good, expected = (folder / reader.file).read_bytes(), reader.read(folder)
-    found = {}
+    good = (folder / reader.file).read_bytes()
+    expected = reader.read(folder)
+    outcomes = {}
     for kind, damage in DAMAGES.items():
-        rng, counts = random.Random(f"{seed} {kind}"), Counter[str]()  # noqa: S311
+        rng = random.Random(f"{seed} {kind}")
+        counts = Counter[str]()
         for _ in range(n_copies // len(DAMAGES)):
             content = bytearray(good)
             while bytes(content) == good:  # zeroing zeros is no damage
                 damage(content, rng)
             counts[outcome(folder, reader, expected, bytes(content))] += 1
-        found[kind] = counts
-    return found
+        outcomes[kind] = counts
+    return outcomes
 
 
-def table(found: dict[str, dict[str, Counter[str]]]) -> str:
+def table(outcomes: dict[str, dict[str, Counter[str]]]) -> str:
     """Return the outcomes as a Markdown table."""
     lines = [f"| file | {' | '.join(DAMAGES)} |", f"|---|{'---|' * len(DAMAGES)}"]
-    for name, kinds in found.items():
+    for name, kinds in outcomes.items():
         cells = [
-            ", ".join(f"{n} {what}" for what, n in sorted(counts.items()))
+            ", ".join(f"{n} {outcome}" for outcome, n in sorted(counts.items()))
             for counts in kinds.values()
         ]
         lines.append(f"| {name} | {' | '.join(cells)} |")
@@ -352,25 +361,27 @@ def costs(folder: Path) -> list[dict[str, Any]]:
     }
     return [
         {
-            "what": what,
+            "what": label,
             "megabytes": (folder / name).stat().st_size / 1e6,
             "check_seconds": seconds(check),
             "total_seconds": seconds(use) + (seconds(check) if name == "large.pt" else 0),
         }
-        for what, (name, check, use) in works.items()
+        for label, (name, check, use) in works.items()
     ]
 
 
-def costs_table(found: list[dict[str, Any]]) -> str:
+def costs_table(costs: list[dict[str, Any]]) -> str:
     """Return the costs as a Markdown table."""
     lines = [
         "| file, and its use | MB | check, ms | open, check and use, ms | share |",
         "|---|---:|---:|---:|---:|",
     ]
-    for one in found:
-        check, total = 1000 * one["check_seconds"], 1000 * one["total_seconds"]
+    for cost in costs:
+        check = 1000 * cost["check_seconds"]
+        total = 1000 * cost["total_seconds"]
         lines.append(
-            f"| {one['what']} | {one['megabytes']:.0f} | {check:.0f} | {total:.0f} | {check / total:.1%} |"
+            f"| {cost['what']} | {cost['megabytes']:.0f} | {check:.0f} | {total:.0f} | "
+            f"{check / total:.1%} |"
         )
     return "\n".join(lines) + "\n"
 
@@ -384,18 +395,18 @@ def main() -> None:
     n_copies = parser.parse_args().copies
     folder = Path(tempfile.mkdtemp())
     try:
-        found = {
+        outcomes = {
             name: fuzz(folder, reader, n_copies) for name, reader in make_files(folder).items()
         }
         measured = costs(folder)
     finally:
         shutil.rmtree(folder)
     (RESULTS / "damage.json").write_text(
-        json.dumps({"copies": n_copies, "outcomes": found, "costs": measured}, indent=2) + "\n"
+        json.dumps({"copies": n_copies, "outcomes": outcomes, "costs": measured}, indent=2) + "\n"
     )
-    (RESULTS / "damage.md").write_text(table(found))
+    (RESULTS / "damage.md").write_text(table(outcomes))
     (RESULTS / "damage-costs.md").write_text(costs_table(measured))
-    print(table(found), costs_table(measured), sep="\n")
+    print(table(outcomes), costs_table(measured), sep="\n")
 
 
 if __name__ == "__main__":

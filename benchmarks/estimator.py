@@ -1,4 +1,4 @@
-"""How well `FewShotClassifier` keeps its promises, over many support sets of classes that its backbone never saw.
+"""How well `FewShotClassifier` rejects, calibrates and estimates its accuracy on unseen classes.
 
 Four questions, asked of thousands of small support sets: does the novelty tell unseen classes from
 known ones, and is the chosen rate of false rejections reached; are probabilities as right as they
@@ -109,28 +109,38 @@ def main() -> None:
     name = options.name or options.dataset
     if options.features is not None:
         features = load_features(options.features)
-        what = f"Features of {name}, {features.split or 'split unknown'}"
+        description = f"Features of {name}, {features.split or 'split unknown'}"
     elif options.backbone is not None:
         features = embedded(
             load_backbone(options.backbone), options.dataset, options.images, options.data_dir
         )
-        what = f"`{options.backbone}` on {len(features.labels):,} images of the test classes of {options.dataset}"
+        description = (
+            f"`{options.backbone}` on {len(features.labels):,} images of the test classes of "
+            f"{options.dataset}"
+        )
     else:
         trained = trained_on_glyphs(options.data_dir, options.steps)
         features = embedded(trained, "glyphs", options.images, options.data_dir)
-        what = f"`conv4-32`, trained with NCA for {options.steps} steps on nearshot's glyphs, on letters of unseen scripts"
+        description = (
+            f"`conv4-32`, trained with NCA for {options.steps} steps on nearshot's glyphs, on "
+            "letters of unseen scripts"
+        )
     n_images = int(torch.bincount(features.labels).min())
     report = measured(
-        features, what, n_way=5, n_query=min(30, n_images - max(SHOTS)), n_tasks=options.tasks
+        features,
+        description,
+        n_way=5,
+        n_query=min(30, n_images - max(SHOTS)),
+        n_tasks=options.tasks,
     )
     for folder in (options.output, options.figures):
         folder.mkdir(parents=True, exist_ok=True)
     stem = f"estimator-{name}"
     pictures = draw(report, options.figures, stem)
     text = markdown(report, {kind: f"figures/{name}" for kind, name in pictures.items()})
-    for one in report["shots"].values():  # thousands of numbers, drawn above
-        if one["estimate"] is not None:
-            del one["estimate"]["each"]
+    for measurements in report["shots"].values():  # thousands of numbers, drawn above
+        if measurements["estimate"] is not None:
+            del measurements["estimate"]["each"]
     (options.output / f"{stem}.json").write_text(json.dumps(report, indent=1) + "\n")
     (options.output / f"{stem}.md").write_text(text)
     print(text)

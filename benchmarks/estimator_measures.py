@@ -29,23 +29,24 @@ Array = npt.NDArray[Any]
 
 
 def measured(
-    features: FeatureSet, what: str, n_way: int, n_query: int, n_tasks: int
+    features: FeatureSet, description: str, n_way: int, n_query: int, n_tasks: int
 ) -> dict[str, Any]:
     """Return everything that is measured, as JSON can hold it."""
     report: dict[str, Any] = {
-        "what": f"{what}; {n_tasks:,} support sets of {n_way} classes, {n_query} queries of each and of as many unseen "
+        "what": f"{description}; {n_tasks:,} support sets of {n_way} classes, {n_query} queries "
+        "of each and of as many unseen "
         "classes",
         "torch": torch.__version__,
         "shots": {},
     }
     for n_shot in SHOTS:
-        asked = tasks(features, n_way, n_shot, n_query, n_tasks)
+        episodes = tasks(features, n_way, n_shot, n_query, n_tasks)
         print(f"{n_shot} images a class")
         report["shots"][str(n_shot)] = {
-            "rejection": rejection(features, asked),
-            "calibration": {name: calibration(features, asked, name) for name in CLASSIFIERS},
-            "estimate": estimates(features, asked) if n_shot > 1 else None,
-            "peers": peers(features, asked, n_shot) if n_shot in (1, 5) else None,
+            "rejection": rejection(features, episodes),
+            "calibration": {name: calibration(features, episodes, name) for name in CLASSIFIERS},
+            "estimate": estimates(features, episodes) if n_shot > 1 else None,
+            "peers": peers(features, episodes, n_shot) if n_shot in (1, 5) else None,
         }
     return report
 
@@ -62,7 +63,7 @@ class Task:
 
 
 def tasks(features: FeatureSet, n_way: int, n_shot: int, n_query: int, n_tasks: int) -> list[Task]:
-    """Draw episodes of twice as many classes: half are known, the queries of the others are strangers."""
+    """Draw episodes of twice as many classes, of which half are known and half unseen."""
     drawn = sample_episodes(
         features.labels, n_way=2 * n_way, n_shot=n_shot, n_query=n_query, n_episodes=n_tasks, seed=0
     )
@@ -87,7 +88,7 @@ def model_of(features: FeatureSet, **settings: Any) -> FewShotClassifier:
 
 
 def spread_of(values: list[float]) -> dict[str, float]:
-    """Return the mean over support sets with its 95 % interval, and between what values four of five lie."""
+    """Return the mean over support sets, its 95 % interval, and the 10th and 90th percentiles."""
     array = np.asarray(values)
     low, high = np.quantile(array, (0.1, 0.9))
     half = 1.96 * array.std(ddof=1) / len(array) ** 0.5
@@ -104,7 +105,8 @@ def spread_of(values: list[float]) -> dict[str, float]:
 
 def newness(model: FewShotClassifier, pictures: Array) -> dict[str, Array]:
     """Return nearshot's novelty, and others that one might use instead; higher is newer."""
-    support, query = model._fitted.support, model._fitted.prepare(pictures)
+    support = model._fitted.support
+    query = model._fitted.prepare(pictures)
     to_means = torch.cdist(query, support.means).sort(dim=1).values.numpy()
     return {
         OURS: model.novelty(pictures),
@@ -115,13 +117,13 @@ def newness(model: FewShotClassifier, pictures: Array) -> dict[str, Array]:
     }
 
 
-def rejection(features: FeatureSet, asked: list[Task]) -> dict[str, Any]:
-    """Return AUROCs by kind of novelty, and the rates that are reached by the rate that is asked for."""
+def rejection(features: FeatureSet, episodes: list[Task]) -> dict[str, Any]:
+    """Return AUROCs by kind of novelty, and the reached rates by the requested rate."""
     auroc: dict[str, list[float]] = {}
     reached: dict[float, dict[str, list[float]]] = {
         rate: {"known": [], "unseen": []} for rate in RATES
     }
-    for task in with_progress(asked, "rejection"):
+    for task in with_progress(episodes, "rejection"):
         model = model_of(features).fit(task.support, task.labels)
         known, unseen = (newness(model, pictures) for pictures in (task.query, task.strangers))
         truth = np.repeat([0, 1], [len(task.query), len(task.strangers)])
@@ -145,12 +147,13 @@ def rejection(features: FeatureSet, asked: list[Task]) -> dict[str, Any]:
 # Probabilities
 
 
-def calibration(features: FeatureSet, asked: list[Task], classifier: Any) -> dict[str, Any]:
-    """Return how right probabilities are: with the chosen temperature, with 1, and with the best in hindsight."""
+def calibration(features: FeatureSet, episodes: list[Task], classifier: Any) -> dict[str, Any]:
+    """Return the calibration with the chosen temperature, 1, and the best in hindsight."""
     losses: dict[str, list[float]] = {"chosen": [], "usual": [], "1": [], "hindsight": []}
     stated: dict[str, list[Array]] = {"chosen": [], "1": []}
-    right, temperatures = [], []
-    for task in with_progress(asked, f"calibration of {classifier}"):
+    right = []
+    temperatures = []
+    for task in with_progress(episodes, f"calibration of {classifier}"):
         model = model_of(features, classifier=classifier).fit(task.support, task.labels)
         scores = model._fitted.answer(model._fitted.prepare(task.query)).scores
 
@@ -189,33 +192,39 @@ def calibration(features: FeatureSet, asked: list[Task], classifier: Any) -> dic
 
 
 def reliability(stated: Array, right: Array) -> list[dict[str, float]]:
-    """Return the share of right answers by what probability they were given, in bins of equal width."""
-    places = np.minimum((stated * N_BINS).astype(int), N_BINS - 1)
+    """Return the share of right answers by probability, in bins of equal width."""
+    bins = np.minimum((stated * N_BINS).astype(int), N_BINS - 1)
     return [
         {
-            "stated": float(stated[here].mean()),
-            "right": float(right[here].mean()),
-            "share": float(here.mean()),
+            "stated": float(stated[in_bin].mean()),
+            "right": float(right[in_bin].mean()),
+            "share": float(in_bin.mean()),
         }
-        for here in (places == number for number in range(N_BINS))
-        if here.any()
+        for in_bin in (bins == number for number in range(N_BINS))
+        if in_bin.any()
     ]
 
 
 def calibration_error(curve: list[dict[str, float]]) -> float:
-    """Return the expected calibration error: by how much stated probability and share of right answers differ."""
+    """Return the mean distance between stated probability and share of right answers."""
     return 100 * sum(point["share"] * abs(point["stated"] - point["right"]) for point in curve)
 
 
 # How good will it be?
 
 
-def estimates(features: FeatureSet, asked: list[Task]) -> dict[str, Any]:
-    """Return how the accuracy that is estimated from the support set compares with that on many new images."""
-    truths, means, covered, widths, too_low, too_high = [], [], [], [], [], []
-    for task in with_progress(asked, "estimates"):
+def estimates(features: FeatureSet, episodes: list[Task]) -> dict[str, Any]:
+    """Compare the accuracy estimated from the support set with that on many new images."""
+    truths = []
+    means = []
+    covered = []
+    widths = []
+    too_low = []
+    too_high = []
+    for task in with_progress(episodes, "estimates"):
         model = model_of(features).fit(task.support, task.labels)
-        truth, estimate = model.score(task.query, task.query_labels), model.estimate_accuracy()
+        truth = model.score(task.query, task.query_labels)
+        estimate = model.estimate_accuracy()
         low, high = estimate.interval
         truths.append(100 * truth)
         means.append(100 * estimate.mean)
@@ -223,12 +232,12 @@ def estimates(features: FeatureSet, asked: list[Task]) -> dict[str, Any]:
         too_low.append(100.0 * (truth > high))
         too_high.append(100.0 * (truth < low))
         widths.append(100 * (high - low))
-    gaps = np.subtract(means, truths)
+    errors = np.subtract(means, truths)
     return {
         "true_percent": spread_of(truths),
         "estimated_percent": spread_of(means),
-        "estimated_minus_true": spread_of(gaps.tolist()),
-        "root_mean_square": float(np.sqrt(np.square(gaps).mean())),
+        "estimated_minus_true": spread_of(errors.tolist()),
+        "root_mean_square": float(np.sqrt(np.square(errors).mean())),
         "covered_percent": spread_of(covered),
         "interval_too_low_percent": float(np.mean(too_low)),
         "interval_too_high_percent": float(np.mean(too_high)),
@@ -240,8 +249,8 @@ def estimates(features: FeatureSet, asked: list[Task]) -> dict[str, Any]:
 # Beside scikit-learn
 
 
-def peers(features: FeatureSet, asked: list[Task], n_shot: int) -> list[dict[str, Any]]:
-    """Return accuracies and times of nearshot's and scikit-learn's classifiers on the same support sets."""
+def peers(features: FeatureSet, episodes: list[Task], n_shot: int) -> list[dict[str, Any]]:
+    """Return accuracies and times of nearshot and scikit-learn on the same support sets."""
     centre = features.centre
 
     def prepared(rows: Array) -> Array:
@@ -261,15 +270,18 @@ def peers(features: FeatureSet, asked: list[Task], n_shot: int) -> list[dict[str
         for name in CLASSIFIERS
     ]
     compared += [
-        (name, what, make, treat)
+        (name, treatment, make, treat)
         for name, make in (("NearestCentroid", NearestCentroid), ("KNeighborsClassifier", vote))
-        for what, treat in (("as given", as_given), ("centred and normalised", prepared))
+        for treatment, treat in (("as given", as_given), ("centred and normalised", prepared))
     ]
     rows = []
-    for name, what, make, treat in compared:
-        accuracies, fits, predictions = [], [], []
-        for task in with_progress(asked, name):
-            support, query = treat(task.support), treat(task.query)
+    for name, treatment, make, treat in compared:
+        accuracies = []
+        fits = []
+        predictions = []
+        for task in with_progress(episodes, name):
+            support = treat(task.support)
+            query = treat(task.query)
             start = time.perf_counter()
             with warnings.catch_warnings():
                 warnings.simplefilter(
@@ -284,7 +296,7 @@ def peers(features: FeatureSet, asked: list[Task], n_shot: int) -> list[dict[str
         rows.append(
             {
                 "classifier": name,
-                "features": what,
+                "features": treatment,
                 "accuracy_percent": spread_of(accuracies),
                 "fit_ms": 1000 * float(np.median(fits)),
                 "predict_ms": 1000 * float(np.median(predictions)),

@@ -49,28 +49,37 @@ def rejection_lines(shots: dict[str, Any]) -> list[str]:
     """Return AUROCs, and how many are rejected by how many were to be."""
     names = names_of(shots)
     lines = [
-        "**None of these.** AUROC in per cent of telling unseen classes from known ones, by what is compared:",
+        "**None of these.** AUROC in per cent of telling unseen classes from known ones, by what "
+        "is compared:",
         "",
     ]
     kinds = list(shots["1"]["rejection"]["auroc_percent"])
     rows = [
-        [kind, *(plus_minus(one["rejection"]["auroc_percent"][kind]) for one in shots.values())]
+        [
+            kind,
+            *(
+                plus_minus(measured["rejection"]["auroc_percent"][kind])
+                for measured in shots.values()
+            ),
+        ]
         for kind in kinds
     ]
     lines += table(["", *names], rows)
     lines += [
-        "Asked to reject so many of the known, `predict` rejects of the known / of the unseen, in per cent (in "
+        "Asked to reject so many of the known, `predict` rejects of the known / of the unseen, in "
+        "per cent (in "
         "brackets: in four of five support sets, of the known):",
         "",
     ]
     rows = []
     for rate in map(str, RATES):
-        cells = [one["rejection"]["rejected_percent"][rate] for one in shots.values()]
+        cells = [measured["rejection"]["rejected_percent"][rate] for measured in shots.values()]
         rows.append(
             [
                 f"{100 * float(rate):.0f} %",
                 *(
-                    f"{c['known']['mean']:.1f} ({c['known']['low']:.0f}–{c['known']['high']:.0f}) / "
+                    f"{c['known']['mean']:.1f} ({c['known']['low']:.0f}–{c['known']['high']:.0f}) "
+                    "/ "
                     f"{c['unseen']['mean']:.0f}"
                     for c in cells
                 ),
@@ -83,21 +92,24 @@ def rejection_lines(shots: dict[str, Any]) -> list[str]:
 def calibration_lines(shots: dict[str, Any]) -> list[str]:
     """Return how right probabilities are, by classifier."""
     lines = [
-        "**Probabilities.** Accuracy, the mean probability that answers are given, and the expected calibration error "
-        f"({N_BINS} bins), in per cent; log losses with the chosen temperature, the usual one (the prior alone), 1 "
-        "(the softmax of squared distances as it is), and the best in hindsight for each support set:",
+        "**Probabilities.** Accuracy, the mean probability that answers are given, and the "
+        "expected calibration error "
+        f"({N_BINS} bins), in per cent; log losses with the chosen temperature, the usual one "
+        "(the prior alone), 1 "
+        "(the softmax of squared distances as it is), and the best in hindsight for each support "
+        "set:",
         "",
     ]
     rows = []
-    for one, name in zip(shots.values(), names_of(shots), strict=True):
-        for classifier, found in one["calibration"].items():
-            loss = found["log_loss"]
+    for measured, name in zip(shots.values(), names_of(shots), strict=True):
+        for classifier, calibration in measured["calibration"].items():
+            loss = calibration["log_loss"]
             rows.append(
                 [
                     f"{classifier}, {name}",
-                    f"{found['accuracy_percent']:.1f}",
-                    f"{found['stated_percent']['chosen']:.1f}",
-                    f"{found['calibration_error_percent']['chosen']:.1f}",
+                    f"{calibration['accuracy_percent']:.1f}",
+                    f"{calibration['stated_percent']['chosen']:.1f}",
+                    f"{calibration['calibration_error_percent']['chosen']:.1f}",
                     *(
                         f"{loss[kind]['mean']:.3f}"
                         for kind in ("chosen", "usual", "1", "hindsight")
@@ -112,25 +124,26 @@ def calibration_lines(shots: dict[str, Any]) -> list[str]:
 def estimate_lines(shots: dict[str, Any]) -> list[str]:
     """Return how far accuracies that are estimated from support sets alone can be believed."""
     lines = [
-        "**How good will it be?** The accuracy that is estimated from the support set alone, against that on "
+        "**How good will it be?** The accuracy that is estimated from the support set alone, "
+        "against that on "
         "new images, in per cent:",
         "",
     ]
     rows = []
-    for one, name in zip(shots.values(), names_of(shots), strict=True):
-        found = one["estimate"]
-        if found is not None:
+    for measured, name in zip(shots.values(), names_of(shots), strict=True):
+        estimate = measured["estimate"]
+        if estimate is not None:
             rows.append(
                 [
                     name,
-                    plus_minus(found["true_percent"]),
-                    plus_minus(found["estimated_percent"]),
-                    plus_minus(found["estimated_minus_true"]),
-                    f"{found['root_mean_square']:.1f}",
-                    f"{found['width']['mean']:.0f}",
-                    f"{found['covered_percent']['mean']:.0f} %",
-                    f"{found['interval_too_low_percent']:.1f} %",
-                    f"{found['interval_too_high_percent']:.1f} %",
+                    plus_minus(estimate["true_percent"]),
+                    plus_minus(estimate["estimated_percent"]),
+                    plus_minus(estimate["estimated_minus_true"]),
+                    f"{estimate['root_mean_square']:.1f}",
+                    f"{estimate['width']['mean']:.0f}",
+                    f"{estimate['covered_percent']['mean']:.0f} %",
+                    f"{estimate['interval_too_low_percent']:.1f} %",
+                    f"{estimate['interval_too_high_percent']:.1f} %",
                 ]
             )
     headings = [
@@ -146,8 +159,10 @@ def estimate_lines(shots: dict[str, Any]) -> list[str]:
     ]
     lines += table(headings, rows)
     lines += [
-        "An image is recognised by one image fewer of each class than there will be, so the estimate is for a little "
-        "less than what there is; with two images a class, for half of it. The 95 % interval takes left-out images for "
+        "An image is recognised by one image fewer of each class than there will be, so the "
+        "estimate is for a little "
+        "less than what there is; with two images a class, for half of it. The 95 % interval "
+        "takes left-out images for "
         "independent, and covers less where they fail together.",
         "",
     ]
@@ -157,7 +172,8 @@ def estimate_lines(shots: dict[str, Any]) -> list[str]:
 def peers_lines(shots: dict[str, Any]) -> list[str]:
     """Return accuracies and times beside scikit-learn's."""
     lines = [
-        "**Beside scikit-learn**, on the same support sets; milliseconds are medians for one of them:",
+        "**Beside scikit-learn**, on the same support sets; milliseconds are medians for one of "
+        "them:",
         "",
     ]
     rows = [
@@ -173,8 +189,10 @@ def peers_lines(shots: dict[str, Any]) -> list[str]:
     ]
     lines += table(["", "features", "accuracy, %", "fit, ms", "predict, ms"], rows)
     lines += [
-        "`FewShotClassifier` is given the features as they are and centres and normalises them itself; to fit is also "
-        "to choose the temperature by leaving images out. KNeighborsClassifier gives ties to the lowest label.",
+        "`FewShotClassifier` is given the features as they are and centres and normalises them "
+        "itself; to fit is also "
+        "to choose the temperature by leaving images out. KNeighborsClassifier gives ties to the "
+        "lowest label.",
     ]
     return lines
 
@@ -203,8 +221,9 @@ def draw_rejection(report: Report, path: Path) -> None:
     left, middle, right = figure.subplots(1, 3)
     shots = report["shots"]
     for number, kind in enumerate(shots["1"]["rejection"]["auroc_percent"]):
-        found = [one["rejection"]["auroc_percent"][kind] for one in shots.values()]
-        means, half = [one["mean"] for one in found], [one["interval95"] for one in found]
+        aurocs = [measured["rejection"]["auroc_percent"][kind] for measured in shots.values()]
+        means = [measured["mean"] for measured in aurocs]
+        half = [measured["interval95"] for measured in aurocs]
         left.errorbar(
             SHOTS, means, half, marker="oDs^v"[number], color=COLOURS[number], label=kind, capsize=2
         )
@@ -216,8 +235,8 @@ def draw_rejection(report: Report, path: Path) -> None:
     left.set_ylim(bottom=left.get_ylim()[0] - 8)  # room for the legend
     left.legend(fontsize=6, loc="lower right")
     for axes, kind in ((middle, "known"), (right, "unseen")):
-        for number, (n_shot, one) in enumerate(shots.items()):
-            cells = [one["rejection"]["rejected_percent"][str(rate)][kind] for rate in RATES]
+        for number, (n_shot, measured) in enumerate(shots.items()):
+            cells = [measured["rejection"]["rejected_percent"][str(rate)][kind] for rate in RATES]
             xs = [100 * rate * 1.04 ** (number - 1.5) for rate in RATES]
             means = [cell["mean"] for cell in cells]
             spans = [[m - c["low"] for m, c in zip(means, cells, strict=True)]]
@@ -253,10 +272,12 @@ def draw_calibration(report: Report, path: Path) -> None:
     figure = Figure(figsize=(10, 3.6), layout="constrained")
     for axes, classifier in zip(figure.subplots(1, 3), CLASSIFIERS, strict=True):
         axes.plot([0, 1], [0, 1], color="grey", linestyle=":", linewidth=1)
-        for number, (n_shot, one) in enumerate(report["shots"].items()):
-            found = one["calibration"][classifier]
+        for number, (n_shot, measured) in enumerate(report["shots"].items()):
+            calibration = measured["calibration"][classifier]
             for kind, style in (("chosen", "-"), ("1", "--")):
-                curve = [point for point in found["reliability"][kind] if point["share"] > 0.003]
+                curve = [
+                    point for point in calibration["reliability"][kind] if point["share"] > 0.003
+                ]
                 axes.plot(
                     [point["stated"] for point in curve],
                     [point["right"] for point in curve],
@@ -282,21 +303,21 @@ def draw_estimates(report: Report, path: Path) -> None:
     """Draw how far estimates are from the truth."""
     figure = Figure(figsize=(10, 3.2), layout="constrained")
     shown = {
-        n_shot: one["estimate"]
-        for n_shot, one in report["shots"].items()
-        if one["estimate"] is not None
+        n_shot: measured["estimate"]
+        for n_shot, measured in report["shots"].items()
+        if measured["estimate"] is not None
     }
-    for number, (axes, (n_shot, found)) in enumerate(
+    for number, (axes, (n_shot, estimate)) in enumerate(
         zip(figure.subplots(1, len(shown)), shown.items(), strict=True)
     ):
-        gaps = np.subtract(found["each"]["estimated"], found["each"]["true"])
-        axes.hist(gaps, bins=np.arange(-50, 22, 2), color=COLOURS[number], alpha=0.8)
+        errors = np.subtract(estimate["each"]["estimated"], estimate["each"]["true"])
+        axes.hist(errors, bins=np.arange(-50, 22, 2), color=COLOURS[number], alpha=0.8)
         axes.axvline(0, color="black", linewidth=0.8)
-        axes.axvline(gaps.mean(), color="black", linestyle="--", linewidth=1)
+        axes.axvline(errors.mean(), color="black", linestyle="--", linewidth=1)
         axes.set(xlabel="estimated − true accuracy, points", yticks=[], xlim=(-50, 20))
         axes.set_title(
-            f"{n_shot} images a class: mean {round(gaps.mean(), 1) + 0.0:.1f}, "
-            f"interval covers {found['covered_percent']['mean']:.0f} %",
+            f"{n_shot} images a class: mean {round(errors.mean(), 1) + 0.0:.1f}, "
+            f"interval covers {estimate['covered_percent']['mean']:.0f} %",
             fontsize=8,
         )
     figure.savefig(path, dpi=150, metadata={"Software": None})

@@ -1,15 +1,15 @@
-"""10,000 episodes against a literal loop over episodes in NumPy, and against scikit-learn's classifiers in a loop.
+"""10,000 episodes against a loop over episodes in NumPy, and against scikit-learn in a loop.
 
 The loop does what the published evaluation does, one episode at a time: sample vectors of each
 class from a Python list, stack them, centre and normalise them, subtract support from query by
-broadcasting, take norms (nearest centroid) or sum exponentials (soft assignment), and choose. For
-comparing answers it is handed nearshot's episodes instead.
+broadcasting, take norms (nearest centroid) or sum exponentials (soft assignment), and choose. To
+compare answers, it gets nearshot's episodes instead.
 
-The floor is the time to read the features of every episode, 2.6 GB in all, from where they lie into
-one place.
+The lower bound is the time to gather the features of every episode, 2.6 GB in all.
 
-    python benchmarks/evaluation.py      # prints a table, writes
-    benchmarks/results/evaluation.json; takes four minutes
+    python benchmarks/evaluation.py      # four minutes
+
+Prints a table and writes benchmarks/results/evaluation.json and .md.
 """
 
 import argparse
@@ -39,13 +39,13 @@ from nearshot.evaluation import (
     sample_episodes,
 )
 
-N_CLASSES, IMAGES_PER_CLASS, DIM = (
-    20,
-    600,
-    640,
-)  # the size of CIFAR-FS's and miniImageNet's test splits
+# The size of CIFAR-FS's and miniImageNet's test splits
+N_CLASSES = 20
+IMAGES_PER_CLASS = 600
+DIM = 640
 N_EPISODES = 10_000
-N_EPISODES_SKLEARN = 1_000  # the time is proportional to their number; scaled in the table
+# The time is proportional to their number; scaled in the table.
+N_EPISODES_SKLEARN = 1_000
 RESULTS = Path(__file__).parent / "results" / "evaluation.json"
 Array = npt.NDArray[Any]
 
@@ -96,11 +96,10 @@ def loop(
     start = time.perf_counter()
     for episode in range(n_episodes):
         support_vectors, query_vectors = draw(episode)
-        support, query = (
-            np.array(support_vectors).astype(dtype),
-            np.array(query_vectors).astype(dtype),
-        )
-        support, query = support - centre, query - centre
+        support = np.array(support_vectors).astype(dtype)
+        query = np.array(query_vectors).astype(dtype)
+        support = support - centre
+        query = query - centre
         support = support / np.linalg.norm(support, 2, 1)[:, None]
         query = query / np.linalg.norm(query, 2, 1)[:, None]
         answers.append(answer(support.reshape(5, 5, DIM), query))
@@ -111,12 +110,13 @@ def loop(
 def random_draws(
     features: Tensor, labels: Tensor
 ) -> Callable[[int], tuple[list[Array], list[Array]]]:
-    """Draw as the published evaluation does: random.sample from a list of vectors for each class."""
+    """Draw as the published evaluation does: random.sample from a list of vectors per class."""
     vectors = {k: [row.numpy() for row in features[labels == k]] for k in range(N_CLASSES)}
-    generator = random.Random(0)  # noqa: S311
+    generator = random.Random(0)
 
     def draw(_: int) -> tuple[list[Array], list[Array]]:
-        support, query = [], []
+        support = []
+        query = []
         for k in generator.sample(list(vectors), 5):
             chosen = generator.sample(vectors[k], 20)
             support += chosen[:5]
@@ -131,7 +131,8 @@ def given_draws(
 ) -> Callable[[int], tuple[list[Array], list[Array]]]:
     """Take the given episodes, so that the answers can be compared."""
     vectors = [row.numpy() for row in features]
-    support, query = episodes.support.flatten(1).tolist(), episodes.query.flatten(1).tolist()
+    support = episodes.support.flatten(1).tolist()
+    query = episodes.query.flatten(1).tolist()
     return lambda episode: (
         [vectors[i] for i in support[episode]],
         [vectors[i] for i in query[episode]],
@@ -139,7 +140,8 @@ def given_draws(
 
 
 def fastest(work: Callable[[], Any], repeats: int = 5) -> tuple[Any, float]:
-    best, result = float("inf"), None
+    best = float("inf")
+    result = None
     for _ in range(repeats):
         start = time.perf_counter()
         result = work()
@@ -148,13 +150,13 @@ def fastest(work: Callable[[], Any], repeats: int = 5) -> tuple[Any, float]:
 
 
 def gather_floor(features: Tensor, episodes: Episodes) -> float:
-    """Return the seconds that reading all episodes' features takes, in pieces that fit the cache."""
+    """Return the seconds to read all episodes' features, in pieces that fit the cache."""
     rows = episodes.images.flatten()
-    place = torch.empty(3200, DIM)
+    buffer = torch.empty(3200, DIM)
 
     def read() -> None:
         for piece in rows.split(3200):
-            torch.index_select(features, 0, piece, out=place[: len(piece)])
+            torch.index_select(features, 0, piece, out=buffer[: len(piece)])
 
     return fastest(read)[1]
 
@@ -195,16 +197,16 @@ def differences(
         "answers_that_differ_between_float32_and_float64_loop": int((exact != rounded).sum()),
     }
     if name != "knn":
-        ours = evaluate_features(
+        accuracies = evaluate_features(
             features, labels, centre=centre, classifier=name, episodes=episodes
         ).per_episode
         right = (exact == np.repeat(np.arange(5), 15)).sum(1)
-        counted["different_episodes"] = int((np.rint(ours.numpy() * 0.75) != right).sum())
+        counted["different_episodes"] = int((np.rint(accuracies.numpy() * 0.75) != right).sum())
     return counted
 
 
 def adaptation() -> dict[str, float]:
-    """Return the seconds per episode of fine-tuning conv4 on 28 × 28 images, and of learning a Mahalanobis matrix."""
+    """Return the seconds per episode of fine-tuning conv4 and of learning a Mahalanobis matrix."""
     from nearshot.losses import nca_loss
     from nearshot.models import build_backbone
 
@@ -226,22 +228,26 @@ def adaptation() -> dict[str, float]:
 
 
 def on_cuda(features: Tensor, labels: Tensor, centre: Tensor) -> None:
-    """Time the same calls on a GPU, check that the accuracies are the CPU's, and write evaluation-cuda.json."""
-    there = features.cuda(), labels, centre.cuda()
-    seconds, same = {}, {}
+    """Time the same calls on a GPU, compare with the CPU, and write evaluation-cuda.json."""
+    on_gpu = features.cuda(), labels, centre.cuda()
+    seconds = {}
+    equal = {}
     for name in CLASSIFIERS:
-        here = evaluate_features(features, labels, centre=centre, classifier=name)
-        work = partial(evaluate_features, there[0], there[1], centre=there[2], classifier=name)
+        on_cpu = evaluate_features(features, labels, centre=centre, classifier=name)
+        work = partial(evaluate_features, on_gpu[0], on_gpu[1], centre=on_gpu[2], classifier=name)
         accuracy, seconds[str(name)] = fastest(work)
-        same[str(name)] = bool((accuracy.per_episode.cpu() == here.per_episode.cpu()).all())
-    _, together = fastest(partial(evaluate_many, there[0], there[1], centre=there[2], n_shots=(5,)))
+        equal[str(name)] = bool((accuracy.per_episode.cpu() == on_cpu.per_episode.cpu()).all())
+    _, together = fastest(
+        partial(evaluate_many, on_gpu[0], on_gpu[1], centre=on_gpu[2], n_shots=(5,))
+    )
     report = {
-        "what": f"{len(labels):,} × {DIM} features, {N_EPISODES:,} episodes of 5-way 5-shot 15-query; fastest of 5",
+        "what": f"{len(labels):,} × {DIM} features, {N_EPISODES:,} episodes of 5-way 5-shot "
+        "15-query; fastest of 5",
         "device": torch.cuda.get_device_name(),
         "torch": torch.__version__,
         "seconds": seconds,
         "all_three_s": together,
-        "every_episode_as_on_the_cpu": same,
+        "every_episode_as_on_the_cpu": equal,
         "peak_memory_mib": torch.cuda.max_memory_allocated() / 2**20,
     }
     path = RESULTS.with_name("evaluation-cuda.json")
@@ -288,18 +294,18 @@ def main() -> None:
     draw = random_draws(features, labels)
     for key, (peer, answer, n_episodes) in peers.items():
         name: Any = key.strip()
-        accuracy, ours = fastest(
+        accuracy, nearshot_seconds = fastest(
             partial(evaluate_features, features, labels, centre=centre, classifier=name)
         )
-        _, theirs = loop(draw, n_episodes, centre.numpy(), answer)
+        _, peer_seconds = loop(draw, n_episodes, centre.numpy(), answer)
         rows.append(
             {
                 "classifier": name,
                 "peer": peer,
-                "nearshot_s": ours,
-                "peer_s": theirs,
-                "times_faster": theirs / ours,
-                "times_the_floor": ours / floor,
+                "nearshot_s": nearshot_seconds,
+                "peer_s": peer_seconds,
+                "times_faster": peer_seconds / nearshot_seconds,
+                "times_the_floor": nearshot_seconds / floor,
                 "accuracy": str(accuracy),
                 **differences(
                     features,
@@ -316,7 +322,8 @@ def main() -> None:
     evaluate = partial(evaluate_features, features, labels, centre=centre)
     growth = {n: fastest(partial(evaluate, n_episodes=n), 3)[1] for n in (1_000, 10_000, 100_000)}
     report = {
-        "what": f"{len(labels):,} × {DIM} features, {N_EPISODES:,} episodes of 5-way 5-shot 15-query; fastest of 5",
+        "what": f"{len(labels):,} × {DIM} features, {N_EPISODES:,} episodes of 5-way 5-shot "
+        "15-query; fastest of 5",
         "torch": torch.__version__,
         "threads": torch.get_num_threads(),
         "floor_s": floor,
@@ -341,14 +348,18 @@ def main() -> None:
 def markdown(report: dict[str, Any]) -> str:
     """Return the table for the documentation."""
     lines = [
-        f"Evaluation against loops over episodes: {report['what']}; torch {report['torch']}, {report['threads']} "
-        f"threads. Reading the episodes' features alone, the floor, takes {report['floor_s']:.2f} s.",
+        f"Evaluation against loops over episodes: {report['what']}; torch {report['torch']}, "
+        f"{report['threads']} "
+        f"threads. Reading the episodes' features alone, the floor, takes {report['floor_s']:.2f} "
+        "s.",
         "",
-        "| classifier | nearshot | peer | | times faster | time / floor | other answers | other episodes |",
+        "| classifier | nearshot | peer | | times faster | time / floor | other answers | other "
+        "episodes |",
         "|---|---:|---|---:|---:|---:|---:|---:|",
     ]
     lines += [
-        f"| {row['classifier']} | {row['nearshot_s']:.2f} s | {row['peer']} | {row['peer_s']:.1f} s | "
+        f"| {row['classifier']} | {row['nearshot_s']:.2f} s | {row['peer']} | {row['peer_s']:.1f} "
+        "s | "
         f"{row['times_faster']:.1f} | {row['times_the_floor']:.1f} | "
         f"{row['different_answers']} of {row['answers']:,} | {row.get('different_episodes', '–')} |"
         for row in report["rows"]
@@ -370,15 +381,21 @@ def markdown(report: dict[str, Any]) -> str:
     lines += [
         "",
         f"All three classifiers in one pass: {report['all_three_s']:.2f} s, "
-        f"{report['all_three_over_mean_of_one']:.2f} times the mean of one ({each}). Extra memory: {memory} episodes. "
+        f"{report['all_three_over_mean_of_one']:.2f} times the mean of one ({each}). Extra "
+        f"memory: {memory} episodes. "
         f"Nearest centroid: {growth} episodes.",
         "",
-        "Other answers are those of the classifiers against the loop's, on the same episodes and in float64. Other "
-        "episodes are those in which `evaluate_features`, on float32 features, counts another number of right answers "
-        f"than the loop in float64. The loop in float32 differs from itself in float64 in {rounded} answers.",
+        "Other answers are those of the classifiers against the loop's, on the same episodes and "
+        "in float64. Other "
+        "episodes are those in which `evaluate_features`, on float32 features, counts another "
+        "number of right answers "
+        "than the loop in float64. The loop in float32 differs from itself in float64 in "
+        f"{rounded} answers.",
         "",
-        f"Adapting to one episode of 5-way 5-shot: {adapted['fine_tuning_conv4_s']:.2f} s for fine-tuning conv4 on "
-        f"28 × 28 images, {1000 * adapted['mahalanobis_64_s']:.0f} ms for a Mahalanobis matrix on 64 features.",
+        f"Adapting to one episode of 5-way 5-shot: {adapted['fine_tuning_conv4_s']:.2f} s for "
+        "fine-tuning conv4 on "
+        f"28 × 28 images, {1000 * adapted['mahalanobis_64_s']:.0f} ms for a Mahalanobis matrix on "
+        "64 features.",
     ]
     return "\n".join(lines) + "\n"
 

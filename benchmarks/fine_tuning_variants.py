@@ -7,8 +7,7 @@ All of them, and no adaptation, are measured on the same episodes, so that diffe
 
     python benchmarks/fine_tuning_variants.py     # minutes on a GPU
     python benchmarks/fine_tuning_variants.py --only "frozen, 2 steps" "support, 2 steps"
-    python benchmarks/fine_tuning_variants.py --split test --only "support, 2 steps"    # hours on a
-    CPU
+    python benchmarks/fine_tuning_variants.py --split test --only "support, 2 steps"    # CPU: hours
 
 Prints a table and writes benchmarks/results/fine-tuning-variants.json and .md (with "-test" in the
 name for the test split); rows that the file has are kept.
@@ -102,9 +101,9 @@ def main() -> None:
         else None
     )
     for name in options.only:
-        found = adapted(name, network, store, images, asked)
-        print(f"{name}: {found}; {compare(found, plain)}", flush=True)
-        report = add_row(options, name, row_of(found, plain))
+        accuracy = adapted(name, network, store, images, asked)
+        print(f"{name}: {accuracy}; {compare(accuracy, plain)}", flush=True)
+        report = add_row(options, name, row_of(accuracy, plain))
     print(markdown(report))
 
 
@@ -145,7 +144,7 @@ def add_row(options: argparse.Namespace, name: str, row: dict[str, Any]) -> dict
         "torch": torch.__version__,
         "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
         "precision": "float32; on a GPU convolutions multiply in TF32, PyTorch's default",
-        "rows": {one: rows[one] for one in sorted(rows, key=order.index)},
+        "rows": {name: rows[name] for name in sorted(rows, key=order.index)},
     }
     options.output.mkdir(exist_ok=True, parents=True)
     file.write_text(json.dumps(report) + "\n")
@@ -156,19 +155,21 @@ def add_row(options: argparse.Namespace, name: str, row: dict[str, Any]) -> dict
 def markdown(report: dict[str, Any]) -> str:
     """Return the table for the documentation."""
     lines = [
-        f"Adaptation of `{report['backbone']}` to the support set; CIFAR-FS's {SPLITS[report['split']]} split, 5-way "
-        f"5-shot, nearest centroid, {report['episodes']} episodes, the same for all rows; {report['device']}.",
+        f"Adaptation of `{report['backbone']}` to the support set; CIFAR-FS's "
+        f"{SPLITS[report['split']]} split, 5-way "
+        f"5-shot, nearest centroid, {report['episodes']} episodes, the same for all rows; "
+        f"{report['device']}.",
         "",
         "| adaptation | accuracy | paired difference from none |",
         "|---|---:|---:|",
     ]
     for name, row in report["rows"].items():
         paired = row["paired"]
-        gained = (
+        difference = (
             "" if name == PLAIN else f"{paired['difference']:+.2f} ± {paired['interval95']:.2f}"
         )
         words = f"fine-tuned, batch norm {name}" if name in FINE_TUNED else name
-        lines.append(f"| {words} | {row['mean']:.2f} ± {row['interval95']:.2f} | {gained} |")
+        lines.append(f"| {words} | {row['mean']:.2f} ± {row['interval95']:.2f} | {difference} |")
     pairs = [(row, report["rows"].get(name + PUBLISHED)) for name, row in report["rows"].items()]
     changed = [
         sum(a != b for a, b in zip(exact["per_episode"], published["per_episode"], strict=True))
@@ -178,7 +179,8 @@ def markdown(report: dict[str, Any]) -> str:
     if changed:
         lines += [
             "",
-            f"The published arithmetic changes the accuracy of at most {max(changed)} episodes of a row.",
+            f"The published arithmetic changes the accuracy of at most {max(changed)} episodes of "
+            "a row.",
         ]
     return "\n".join(lines) + "\n"
 

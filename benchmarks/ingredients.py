@@ -1,7 +1,6 @@
-"""Which ingredients help a small network in a short run: Conv-4 on CIFAR-FS at 32×32, 25 epochs, validation split.
+"""Which ingredients help a Conv-4 on CIFAR-FS at 32×32 in 25 epochs, on the validation split.
 
-    python benchmarks/ingredients.py                         # about 10 minutes a row on one CPU
-    core
+    python benchmarks/ingredients.py                         # 10 minutes a row on one CPU core
     python benchmarks/ingredients.py "rotations" "CutMix"    # some rows only
 
 A first look that needs no GPU: a small network underfits, so it cannot show what a regulariser does
@@ -25,7 +24,9 @@ from nearshot.runs.evaluate import Request, evaluate_run
 from nearshot.training import RunFolder, TrainConfig, train
 
 RESULTS = Path(__file__).parent / "results"
-PLAIN, NCA_ALONE, STUDENT = "plain", "NCA instead of cross-entropy", "student of the plain network"
+PLAIN = "plain"
+NCA_ALONE = "NCA instead of cross-entropy"
+STUDENT = "student of the plain network"
 VARIANTS: dict[str, tuple[str, ...]] = {
     PLAIN: (),
     **{name: (name,) for name in INGREDIENTS if name != "the paper's network"},
@@ -78,9 +79,12 @@ def markdown(report: dict[str, Any]) -> str:
     """Return the table for the documentation."""
     columns = [f"{name}, {shot}-shot" for name in VIEWS for shot in SHOTS]
     lines = [
-        "Conv-4, CIFAR-FS at 32×32, cross-entropy on batches of 256, 25 epochs, best epoch; validation split, 5-way, "
-        "nearest centroid, 10,000 episodes, the same for all rows. In brackets, the paired difference from the plain "
-        f"network; its interval over episodes, up to ±{report['widest']:.2f}, does not cover seed variance. One seed; "
+        "Conv-4, CIFAR-FS at 32×32, cross-entropy on batches of 256, 25 epochs, best epoch; "
+        "validation split, 5-way, "
+        "nearest centroid, 10,000 episodes, the same for all rows. In brackets, the paired "
+        "difference from the plain "
+        f"network; its interval over episodes, up to ±{report['widest']:.2f}, does not cover seed "
+        "variance. One seed; "
         f"{report['device']}.",
         "",
         f"| added | {' | '.join(columns)} |",
@@ -88,9 +92,9 @@ def markdown(report: dict[str, Any]) -> str:
     ]
     for name, row in report["rows"].items():
         cells = [
-            f"{row[one]['mean']:.2f}"
-            + ("" if name == PLAIN else f" ({row[one]['difference']:+.2f})".replace("-", "−"))
-            for one in columns
+            f"{row[column]['mean']:.2f}"
+            + ("" if name == PLAIN else f" ({row[column]['difference']:+.2f})".replace("-", "−"))
+            for column in columns
         ]
         lines.append(f"| {name} | {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
@@ -110,22 +114,25 @@ def main() -> None:
         "--runs", type=Path, default=Path("runs/ingredients"), help="the folder of the runs"
     )
     parser.add_argument("--output", type=Path, default=RESULTS, help="the folder of the result")
-    given = parser.parse_args()
-    for variant in given.variants or VARIANTS:
-        folder = folder_of(variant, given.runs)
+    options = parser.parse_args()
+    for variant in options.variants or VARIANTS:
+        folder = folder_of(variant, options.runs)
         if not RunFolder(folder).is_finished:
             train(
-                config_of(variant, given.runs), folder=folder, data_dir=given.data_dir, resume=True
+                config_of(variant, options.runs),
+                folder=folder,
+                data_dir=options.data_dir,
+                resume=True,
             )
-    plain = accuracies(PLAIN, given.runs, given.data_dir)
+    plain = accuracies(PLAIN, options.runs, options.data_dir)
     rows: dict[str, Any] = {}
     for variant in VARIANTS:
-        run = RunFolder(folder_of(variant, given.runs))
+        run = RunFolder(folder_of(variant, options.runs))
         if run.is_finished:
             rows[variant] = {}
-            for name, accuracy in accuracies(variant, given.runs, given.data_dir).items():
-                found = compare(accuracy, plain[name])
-                numbers = {"difference": found.difference, "interval95": found.interval95}
+            for name, accuracy in accuracies(variant, options.runs, options.data_dir).items():
+                comparison = compare(accuracy, plain[name])
+                numbers = {"difference": comparison.difference, "interval95": comparison.interval95}
                 rows[variant][name] = {"mean": accuracy.mean, **numbers}
     widest = max(row[name]["interval95"] for row in rows.values() for name in plain)
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
@@ -136,9 +143,9 @@ def main() -> None:
         "widest": widest,
         "rows": rows,
     }
-    given.output.mkdir(exist_ok=True, parents=True)
-    (given.output / "ingredients.json").write_text(json.dumps(report, indent=1) + "\n")
-    (given.output / "ingredients.md").write_text(markdown(report))
+    options.output.mkdir(exist_ok=True, parents=True)
+    (options.output / "ingredients.json").write_text(json.dumps(report, indent=1) + "\n")
+    (options.output / "ingredients.md").write_text(markdown(report))
     print(markdown(report))
 
 

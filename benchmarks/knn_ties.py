@@ -1,11 +1,12 @@
-"""What ties among k neighbours cost: the trained NCA network on CIFAR-FS's validation split, 5-way 5-shot.
+"""What ties among k neighbours cost: NCA on CIFAR-FS's validation split, 5-way 5-shot.
 
 With five classes and five neighbours, two classes often have equally many votes. The paper does not
 say which of them wins. In nearshot it is the one with the nearest image; by the mode of the labels,
 as in scikit-learn, it is the first.
 
-    python benchmarks/knn_ties.py      # prints a table, writes benchmarks/results/knn-ties.json;
-    minutes without a GPU
+    python benchmarks/knn_ties.py      # minutes without a GPU
+
+Prints a table and writes benchmarks/results/knn-ties.json and .md.
 """
 
 import argparse
@@ -35,7 +36,8 @@ def main() -> None:
     )
     options = parser.parse_args()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    backbone = load_backbone(BACKBONE).to(device, memory_format=torch.channels_last).eval()  # type: ignore[call-overload]
+    backbone = load_backbone(BACKBONE).eval()
+    backbone.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
     store = open_or_prepare("cifar-fs", "val", options.data_dir)
     features = embed_images(backbone, ImageFeed(store.images, device), show=None).cpu()
     centre = backbone.spec.training_mean.cpu()
@@ -53,18 +55,19 @@ def main() -> None:
         "torch": torch.__version__,
         "device": device.type,
         "rows": {
-            name: {"mean": one.mean, "interval95": one.interval95}
-            for name, one in accuracies.items()
+            name: {"mean": accuracy.mean, "interval95": accuracy.interval95}
+            for name, accuracy in accuracies.items()
         },
         "paper": {"mean": paper.mean, "interval95": paper.interval95},
         "protocol": str(next(iter(accuracies.values())).protocol),
     }
     lines = [
-        f"k-NN with k = 5 on the features of `{BACKBONE}`, CIFAR-FS's validation split, 5-way 5-shot, 10,000 episodes.",
+        f"k-NN with k = 5 on the features of `{BACKBONE}`, CIFAR-FS's validation split, 5-way "
+        "5-shot, 10,000 episodes.",
         "",
         "| k-NN | accuracy |",
         "|---|---:|",
-        *(f"| {name} | {one} |" for name, one in accuracies.items()),
+        *(f"| {name} | {accuracy} |" for name, accuracy in accuracies.items()),
         f"| the paper's (three other networks) | {paper} |",
     ]
     RESULTS.mkdir(exist_ok=True)

@@ -5,7 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-STATUS, RESET = Path("/proc/self/status"), Path("/proc/self/clear_refs")
+STATUS = Path("/proc/self/status")
+RESET = Path("/proc/self/clear_refs")
 
 
 def reset_peak() -> float:
@@ -24,7 +25,7 @@ def peak_mib_since_reset() -> float:
 
 
 def peak_mib_in_new_process(script: str, *arguments: str) -> float:
-    """Run `script --memory ARGUMENTS` in a new process; the last line that it prints is its peak in MiB."""
+    """Run `script --memory ARGUMENTS` in a new process; its last line is the peak in MiB."""
     command = [sys.executable, script, "--memory", *arguments]
     output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     return float(output.splitlines()[-1])

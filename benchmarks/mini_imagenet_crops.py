@@ -1,4 +1,4 @@
-"""Which training suits 84×84 files of miniImageNet: NCA with several crops and settings, on the validation split.
+"""Which crops and settings suit 84×84 files of miniImageNet: NCA, validation split.
 
 The published crops, 8 to 100 % of the area, were cut from full-size files. From an 84×84 file a
 small crop is magnified from few pixels. Each run is also evaluated at larger inputs: training crops
@@ -6,13 +6,11 @@ show objects larger than evaluation at 84×84 does, and blurred by magnification
 are the files' own pixels. The two are not told apart here. The test split is not read. Short runs
 may favour mild crops, so their order need not be that of long runs.
 
-    python benchmarks/mini_imagenet_crops.py                       # all crops; 2.5 minutes each on
-    an H200
-    python benchmarks/mini_imagenet_crops.py --only "padded 8, jitter, average" "scale 0.35"
-    --epochs 120
+    python benchmarks/mini_imagenet_crops.py      # all crops; 2.5 minutes each on an H200
+    python benchmarks/mini_imagenet_crops.py --epochs 120 --only "padded 8, jitter, average"
 
-Prints a table and writes benchmarks/results/mini-imagenet-crops.json and .md; rows that the file
-has are kept.
+Prints a table and writes benchmarks/results/mini-imagenet-crops.json and .md, which keep their
+other rows.
 """
 
 import argparse
@@ -101,7 +99,7 @@ def main() -> None:
 
 
 def config_of(variant: str) -> TrainConfig:
-    """Return the settings of "padded 8, jitter, average" and the like: crops, and any of "jitter" and CHANGES."""
+    """Return the settings of a variant: crops, and any of "jitter" and CHANGES."""
     crops, *others = variant.split(", ")
     augmentation = replace(CROPS[crops], **(JITTER if "jitter" in others else {}))
     config = replace(PRESETS[PRESET], augmentation=augmentation)
@@ -163,9 +161,10 @@ def measured(
 def at_every_size(
     weights: Path, stores: Mapping[str, Store], sizes: tuple[int, ...]
 ) -> dict[str, dict[str, Any]]:
-    """Return the accuracy with nearest centroid on the validation split, by input size and "1-shot" or "5-shot"."""
+    """Return the validation accuracy of nearest centroid, by input size and number of shots."""
     device = chosen_device(None)
-    backbone = load_backbone(weights).to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+    backbone = load_backbone(weights)
+    backbone.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
     if can_fuse(backbone, device):
         fuse(backbone)
     feeds = {
@@ -204,13 +203,15 @@ def at_size(
 
 
 def add_row(output: Path, row: dict[str, Any]) -> dict[str, Any]:
-    """Put a row into the result's files, in the place of an earlier one of the same run, and return the whole."""
+    """Add a row to the result's files, in place of an earlier one of the same run."""
     file = output / f"{NAME}.json"
     rows = json.loads(file.read_text())["rows"] if file.is_file() else []
     key = ("variant", "epochs", "seed")
-    rows = [one for one in rows if [one[name] for name in key] != [row[name] for name in key]] + [
-        row
-    ]
+    rows = [
+        earlier
+        for earlier in rows
+        if [earlier[name] for name in key] != [row[name] for name in key]
+    ] + [row]
     report = {
         "preset": PRESET,
         "split": "val",
@@ -226,18 +227,24 @@ def add_row(output: Path, row: dict[str, Any]) -> dict[str, Any]:
 
 
 def markdown(report: dict[str, Any]) -> str:
-    """Return the table for the documentation: each run at 84×84, and at the input size that is best for it."""
+    """Return the table for the documentation: each run at 84×84 and at its best input size."""
     devices = ", ".join(sorted({row["device"] for row in report["rows"]}))
     lines = [
         f"NCA (`{report['preset']}` with other crops and settings), {devices}. "
-        f"miniImageNet from 84×84 files, validation split, 5-way, nearest centroid, {report['episodes']:,} episodes, "
-        "1-shot / 5-shot. Best: the epoch that was best for each number of shots on other episodes of these classes. "
-        "The best input size was chosen on these episodes. One seed a row: the episodes' interval, ±0.2, does not "
-        "cover seed variance. Compare rows of equal epochs only: short runs may favour mild crops. Average: a moving "
-        "average of the weights, with a decay of 0.999 a step. The learning rate drops after 70 % of the epochs; late "
+        "miniImageNet from 84×84 files, validation split, 5-way, nearest centroid, "
+        f"{report['episodes']:,} episodes, "
+        "1-shot / 5-shot. Best: the epoch that was best for each number of shots on other "
+        "episodes of these classes. "
+        "The best input size was chosen on these episodes. One seed a row: the episodes' "
+        "interval, ±0.2, does not "
+        "cover seed variance. Compare rows of equal epochs only: short runs may favour mild "
+        "crops. Average: a moving "
+        "average of the weights, with a decay of 0.999 a step. The learning rate drops after 70 % "
+        "of the epochs; late "
         "drop: after 90 %; constant: never.",
         "",
-        "| crops and settings | epochs | seed | last, 84×84 | best, 84×84 | best, best input size |",
+        "| crops and settings | epochs | seed | last, 84×84 | best, 84×84 | best, best input size "
+        "|",
         "|---|---:|---:|---|---|---|",
     ]
     for row in sorted(report["rows"], key=lambda row: (row["epochs"], -best(row, 5, 84))):
@@ -247,7 +254,8 @@ def markdown(report: dict[str, Any]) -> str:
         )
         last = row["sizes"][str(row["weights"]["last"])]["84"]
         lines.append(
-            f"| {row['variant']} | {row['epochs']} | {row['seed']} | {last['1-shot']['mean']:.2f} / "
+            f"| {row['variant']} | {row['epochs']} | {row['seed']} | {last['1-shot']['mean']:.2f} "
+            "/ "
             f"{last['5-shot']['mean']:.2f} | {best(row, 1, 84):.2f} / {best(row, 5, 84):.2f} | "
             f"{best(row, 1, size):.2f} / {best(row, 5, size):.2f} at {size} |"
         )
@@ -267,10 +275,12 @@ def curves(rows: list[dict[str, Any]]) -> list[str]:
         f"|---|{'---|' * len(epochs)}",
     ]
     for row in long:
-        found = [row["validation"].get(epoch) for epoch in epochs]
+        accuracies = [row["validation"].get(epoch) for epoch in epochs]
         cells = [
-            f"{one['1-shot centroid']:.1f} / {one['5-shot centroid']:.1f}" if one else "–"
-            for one in found
+            f"{accuracy['1-shot centroid']:.1f} / {accuracy['5-shot centroid']:.1f}"
+            if accuracy
+            else "–"
+            for accuracy in accuracies
         ]
         lines.append(f"| {row['variant']} | {' | '.join(cells)} |")
     return lines

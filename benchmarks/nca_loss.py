@@ -1,12 +1,13 @@
-"""Time and peak memory of `nca_loss`, forward and backward, against pytorch-metric-learning's NCALoss in the same run.
+"""Time and peak memory of `nca_loss` against pytorch-metric-learning's, forward and backward.
 
 The two compute the same number. The floor is the time of three matrix products: one for the
 distances, and one for the gradient of either end. `nca_loss` can come out a little under it: at 512
 and 2,048, where one block holds all pairs, the symmetry of the distances saves it a product, and at
 8,192 its blocks stay in the cache, which a large product does not.
 
-    python benchmarks/nca_loss.py            # prints a table, writes
-    benchmarks/results/nca_loss.json
+    python benchmarks/nca_loss.py
+
+Prints a table and writes benchmarks/results/nca_loss.json and .md.
 """
 
 import argparse
@@ -24,7 +25,9 @@ from torch import Tensor
 from memory import peak_mib_in_new_process, peak_mib_since_reset, reset_peak
 from nearshot.losses import nca_loss
 
-SIZES, DIM, N_CLASSES = (512, 2048, 8192), 640, 64
+SIZES = (512, 2048, 8192)
+DIM = 640
+N_CLASSES = 64
 RESULTS = Path(__file__).parent / "results" / "nca_loss.json"
 
 PEER = NCALoss(distance=LpDistance(normalize_embeddings=False, p=2, power=2))
@@ -47,7 +50,8 @@ def main() -> None:
         return
     rows = [measure(size) for size in SIZES]
     report: dict[str, object] = {
-        "what": f"forward and backward, {DIM} dimensions, {N_CLASSES} classes, float32; the fastest of several runs",
+        "what": f"forward and backward, {DIM} dimensions, {N_CLASSES} classes, float32; "
+        "the fastest of several runs",
         "torch": torch.__version__,
         "threads": torch.get_num_threads(),
         "processor": platform.processor() or platform.machine(),
@@ -66,7 +70,7 @@ def batch(size: int) -> tuple[Tensor, Tensor]:
 
 
 def measure(size: int) -> dict[str, float]:
-    """Time the losses and a matrix product in turns, so that what else the machine does meets all alike."""
+    """Time the losses and a matrix product in turns, so that other load affects all alike."""
     embeddings, labels = batch(size)
     plain = embeddings.detach()
     seconds: dict[str, list[float]] = {name: [] for name in (*LOSSES, "matrix product")}
@@ -95,7 +99,7 @@ def measure(size: int) -> dict[str, float]:
 
 
 def peak_memory(loss: Callable[[Tensor, Tensor], Tensor], size: int) -> float:
-    """Return the extra memory of one forward and backward pass, after a small one has loaded all code."""
+    """Return the extra memory of one forward and backward pass, after a small one."""
     embeddings, labels = batch(400)
     loss(embeddings, labels).backward()
     embeddings, labels = batch(size)
@@ -108,14 +112,18 @@ def markdown(report: dict[str, object], rows: list[dict[str, float]]) -> str:
     """Return the table for the documentation."""
     lines = [
         f"NCA loss against pytorch-metric-learning's `NCALoss`: {report['what']}; "
-        f"torch {report['torch']}, {report['threads']} threads. The floor is three matrix products.",
+        f"torch {report['torch']}, {report['threads']} threads. The floor is three matrix "
+        "products.",
         "",
-        "| images | nearshot | peer | times faster | time / floor | nearshot memory | peer memory |",
+        "| images | nearshot | peer | times faster | time / floor | nearshot memory | peer memory "
+        "|",
         "|---:|---:|---:|---:|---:|---:|---:|",
     ]
     lines += [
-        f"| {row['size']:,} | {row['nearshot_ms']:.1f} ms | {row['peer_ms']:.1f} ms | {row['times_faster']:.2f} | "
-        f"{row['times_the_floor']:.2f} | {row['nearshot_mib']:.0f} MiB | {row['peer_mib']:.0f} MiB |"
+        f"| {row['size']:,} | {row['nearshot_ms']:.1f} ms | {row['peer_ms']:.1f} ms | "
+        f"{row['times_faster']:.2f} | "
+        f"{row['times_the_floor']:.2f} | {row['nearshot_mib']:.0f} MiB | {row['peer_mib']:.0f} "
+        "MiB |"
         for row in rows
     ]
     return "\n".join(lines) + "\n"

@@ -1,12 +1,13 @@
-"""What training on one's own photos gains: unseen classes, before and after.
+r"""What training on one's own photos gains: unseen classes, before and after.
 
 Prepare a folder of photos, train on it with the defaults, and give the run's folder:
 
-    nearshot data prepare ./birds --side 160 --train-classes train.txt --val-classes val.txt
-    --test-classes test.txt
+    nearshot data prepare ./birds --side 160 \
+        --train-classes train.txt --val-classes val.txt --test-classes test.txt
     nearshot train --dataset ./birds --side 160 --input-size 160 --epochs 4 --output runs/birds
-    python benchmarks/own_photos.py runs/birds     # reads the test classes; writes
-    benchmarks/results/own-photos.json
+    python benchmarks/own_photos.py runs/birds
+
+The last command reads the test classes, and writes benchmarks/results/own-photos.json and .md.
 """
 
 import argparse
@@ -27,14 +28,15 @@ SHOTS = (1, 5)
 
 
 def untrained(run: TrainedRun) -> dict[int, Accuracy]:
-    """Measure the network that a run started from, on the test classes and centred like the trained one."""
+    """Measure the network that a run started from, on the test classes."""
     config = run.config
     network = TrainedNetwork(
         load_backbone(weights_of_run(str(config.init)), input_size=config.input_size),
         "initial",
         device=chosen_device(None),
     )
-    centre, test = network.features(run.store("train")).mean(0), run.store("test")
+    centre = network.features(run.store("train")).mean(0)
+    test = run.store("test")
     return {
         n_shot: evaluate_features(
             network.features(test), test.labels, n_shot=n_shot, centre=centre, split="test"
@@ -53,7 +55,8 @@ def main() -> None:
     )
     options = parser.parse_args()
     run = TrainedRun(options.run, data_dir=options.data_dir)
-    result, config = run.run.read("result.json"), run.config
+    result = run.run.read("result.json")
+    config = run.config
     names = {n_shot: f"{n_shot}-shot centroid" for n_shot in SHOTS}
     after = {
         one.n_shot: one.accuracy for one in evaluate_run(run, Request(classifiers=("centroid",)))
@@ -68,15 +71,19 @@ def main() -> None:
         split: f"{len(run.store(split).class_names)} classes" for split in ("train", "val", "test")
     }
     lines = [
-        f"`{config.init}` at {config.input_size}×{config.input_size} on {dataset_name(config.dataset)}: "
-        f"{sizes['train']} and {len(run.store('train')):,} photos for {config.epochs} epochs of training, "
-        f"{sizes['val']} for validation, {sizes['test']} for the test. 5-way accuracy on unseen classes in per cent, "
+        f"`{config.init}` at {config.input_size}×{config.input_size} on "
+        f"{dataset_name(config.dataset)}: "
+        f"{sizes['train']} and {len(run.store('train')):,} photos for {config.epochs} epochs of "
+        "training, "
+        f"{sizes['val']} for validation, {sizes['test']} for the test. 5-way accuracy on unseen "
+        "classes in per cent, "
         "nearest centroid, 10,000 episodes.",
         "",
         "| | validation, 1 shot | 5 shots | test, 1 shot | 5 shots |",
         "|---|---:|---:|---:|---:|",
         *(
-            f"| {name} | {' | '.join(validation[name])} | {' | '.join(str(row[n_shot]) for n_shot in SHOTS)} |"
+            f"| {name} | {' | '.join(validation[name])} | "
+            f"{' | '.join(str(row[n_shot]) for n_shot in SHOTS)} |"
             for name, row in rows.items()
         ),
     ]

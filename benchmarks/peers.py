@@ -1,4 +1,4 @@
-"""Time nearshot against its peers in one run: evaluating episodes, and the NCA loss forward and backward.
+"""Time nearshot against its peers in one run: episodes, and the NCA loss.
 
 Evaluation: 10,000 episodes of 5-way 5-shot with 15 queries a class, nearest centroid on centred,
 normalised features. easyfsl runs as in its `scripts/benchmark_methods.py`: `FeaturesDataset`,
@@ -7,12 +7,13 @@ steps are written anew: a loop over episodes in NumPy (`evaluation.loop`), and a
 matrix of distances and two masks (`published_loss`).
 
 The losses compute the same number, and the script stops if they do not. Competitors take turns, so
-that what else the machine does meets all alike; the fastest turn counts. All run on one thread: the
+that other load affects all alike; the fastest turn counts. All run on one thread: the
 loops are made of small operations, which more threads can slow down.
 
     pip install easyfsl                      # brings torchvision
-    python benchmarks/peers.py               # prints a table, writes benchmarks/results/peers.json;
-    takes two minutes
+    python benchmarks/peers.py               # two minutes
+
+Prints a table and writes benchmarks/results/peers.json and .md.
 """
 
 import argparse
@@ -43,7 +44,10 @@ from nearshot.losses import nca_loss
 
 SIZES = (512, 2048)
 RESULTS = Path(__file__).parent / "results" / "peers.json"
-NEARSHOT, EASYFSL, PML, AUTHORS = "nearshot", "easyfsl", "pytorch-metric-learning", "authors"
+NEARSHOT = "nearshot"
+EASYFSL = "easyfsl"
+PML = "pytorch-metric-learning"
+AUTHORS = "authors"
 
 
 def main() -> None:
@@ -102,7 +106,7 @@ def take_turns(
 
 
 class _TakesDataSource:
-    """Accept the argument that `torch.utils.data.Sampler` took in older versions of PyTorch, and easyfsl passes."""
+    """Accept the argument of older versions of `torch.utils.data.Sampler`, which easyfsl passes."""
 
     def __init__(self, *_: Any, **__: Any) -> None:
         super().__init__()
@@ -139,19 +143,19 @@ def time_evaluation(rounds: int) -> tuple[dict[str, float], dict[str, float]]:
 
 
 def published_loss(embeddings: Tensor, labels: Tensor) -> Tensor:
-    """Return the NCA loss with the steps of the published code: all distances, masks of two kinds, and lower bounds."""
+    """Return the NCA loss in the steps of the published code: distances, masks, lower bounds."""
     similarities = (
         torch.cdist(embeddings, embeddings).square().clamp_min(1e-10).neg().exp()
     )  # (image, image)
-    same = labels[:, None] == labels
-    positive = (similarities * (same.float() - torch.eye(len(labels)))).sum(0)
-    negative = (similarities * (~same).float()).sum(0).clamp_min(1e-10)
+    same_class = labels[:, None] == labels
+    positive = (similarities * (same_class.float() - torch.eye(len(labels)))).sum(0)
+    negative = (similarities * (~same_class).float()).sum(0).clamp_min(1e-10)
     share = positive / (positive + negative)
     return -share[share >= 1e-10].log().sum() / len(labels)
 
 
 def time_losses(size: int, rounds: int) -> dict[str, float]:
-    """Return the milliseconds of one forward and backward pass; raise if two losses or gradients differ."""
+    """Time a forward and backward pass in milliseconds; raise if losses or gradients differ."""
     embeddings, labels = batch(size)
 
     def step(loss: Callable[[Tensor, Tensor], Tensor]) -> tuple[Tensor, Tensor]:
@@ -176,20 +180,21 @@ def time_losses(size: int, rounds: int) -> dict[str, float]:
 
 
 def cells(times: Mapping[str, float], unit: str) -> str:
-    """Return the cells of one row: nearshot's time, and each peer's with how many times as long it is."""
-    ours = times[NEARSHOT]
+    """Return the cells of a row: nearshot's time, and each peer's with its ratio."""
+    nearshot_time = times[NEARSHOT]
     peers = [
-        f"{times[n]:.3g} {unit} ({times[n] / ours:.1f}×)" if n in times else "–"
+        f"{times[n]:.3g} {unit} ({times[n] / nearshot_time:.1f}×)" if n in times else "–"
         for n in (EASYFSL, PML, AUTHORS)
     ]
-    return " | ".join([f"{ours:.3g} {unit}", *peers])
+    return " | ".join([f"{nearshot_time:.3g} {unit}", *peers])
 
 
 def markdown(report: dict[str, Any]) -> str:
     """Return the table for the documentation."""
     versions = report["versions"]
     lines = [
-        f"| | nearshot | easyfsl {versions[EASYFSL]} | pytorch-metric-learning {versions[PML]} | the authors' steps |",
+        f"| | nearshot | easyfsl {versions[EASYFSL]} | pytorch-metric-learning {versions[PML]} | "
+        "the authors' steps |",
         "|---|---:|---:|---:|---:|",
         f"| {N_EPISODES:,} episodes, 5-way 5-shot | {cells(report['episodes']['seconds'], 's')} |",
     ]
@@ -199,8 +204,10 @@ def markdown(report: dict[str, Any]) -> str:
     ]
     lines += [
         "",
-        f"Nearest centroid on 12,000 × {DIM} features; the loss forward and backward. {report['processor']}, one "
-        f"thread, torch {report['torch']}; the fastest of {report['rounds']} turns (loss: {6 * report['rounds']}); "
+        f"Nearest centroid on 12,000 × {DIM} features; the loss forward and backward. "
+        f"{report['processor']}, one "
+        f"thread, torch {report['torch']}; the fastest of {report['rounds']} turns (loss: "
+        f"{6 * report['rounds']}); "
         f"load average {report['load_before']:.1f} before, {report['load_after']:.1f} after.",
     ]
     return "\n".join(lines) + "\n"

@@ -1,4 +1,4 @@
-"""Which classifier, and which "unknown", for a few photographs a class; and what a network for photographs is worth.
+"""Which network, which classifier and which "unknown" suit a few photographs per class.
 
     git clone https://github.com/3ba2ii/Flower-Classifier
     git clone https://github.com/cyizhuo/CUB-200-2011-dataset
@@ -40,17 +40,23 @@ from nearshot.text import with_progress
 from photos_report import markdown, short_summary, summary
 
 RESULTS = Path(__file__).parent / "results"
-N_CLASSES, N_IMAGES = 60, 40
-N_DRAWS, N_QUERY = 20, 15
-SHOTS, MAIN_WAY, OTHER_WAYS, OTHER_SHOTS = (1, 2, 5, 10, 20), 10, (5, 20, 50), (1, 5, 20)
-PHOTOS, SMALL = "efficientnet-lite0", "resnet12-nca-cifar-fs"
+N_CLASSES = 60
+N_IMAGES = 40
+N_DRAWS = 20
+N_QUERY = 15
+SHOTS = (1, 2, 5, 10, 20)
+MAIN_WAY = 10
+OTHER_WAYS = (5, 20, 50)
+OTHER_SHOTS = (1, 5, 20)
+PHOTOS = "efficientnet-lite0"
+SMALL = "resnet12-nca-cifar-fs"
 N_COLOURS = 64
 MAX_LOGISTIC = 100  # support images; more take scikit-learn minutes for all draws
-VIEW_CLASSES, VIEW_SUPPORT = (
-    20,
-    5,
-)  # classes, and images of each, that are also embedded in other views
-UNEVEN_WAYS, UNEVEN_SIZES = (5, 10, 20), (1, 2, 3, 5, 10, 20)
+# classes, and images of each, that are also embedded in other views
+VIEW_CLASSES = 20
+VIEW_SUPPORT = 5
+UNEVEN_WAYS = (5, 10, 20)
+UNEVEN_SIZES = (1, 2, 3, 5, 10, 20)
 RATE = 0.05
 Array = npt.NDArray[Any]
 
@@ -86,7 +92,7 @@ def find_photos(folder: Path, n_images: int, pattern: str) -> dict[str, list[Pat
 
 
 def thinned(photos: dict[str, list[Path]]) -> dict[str, list[Path]]:
-    """Return the images that are embedded with the slower network: of many classes half, and half of each."""
+    """Return the images for the slower network: half of many classes, and half of each."""
     if len(photos) <= N_CLASSES // 2:
         return photos
     return {
@@ -100,7 +106,8 @@ def thinned_features(photos: Photos) -> Photos:
     """Return the features of the same images."""
     if len(np.unique(photos.labels)) <= N_CLASSES // 2:
         return photos
-    places, n_images = np.arange(len(photos.labels)), np.bincount(photos.labels).max()
+    places = np.arange(len(photos.labels))
+    n_images = np.bincount(photos.labels).max()
     chosen = (photos.labels % 2 == 0) & (places % n_images < n_images // 2)
     return photos._replace(features=photos.features[chosen], labels=photos.labels[chosen])
 
@@ -120,15 +127,13 @@ def embedded(name: str, photos: dict[str, list[Path]], backbone: str, cache: Pat
 
 
 def hog_and_colours(paths: list[Path]) -> Array:
-    """Return histograms of gradients (8 × 8 cells, 9 directions) and of colours (4 × 4 × 4), each of unit length."""
-    found = []
+    """Return histograms of gradients (8 × 8 cells, 9 angles) and colours, of unit length."""
+    histograms = []
     for square in read_each(paths, lambda content: content.square(64)):
         grey = np.asarray(square, dtype=np.float64).mean(2)
         down, across = np.gradient(grey)
-        sizes, directions = (
-            np.hypot(down, across),
-            (np.arctan2(down, across) % np.pi / np.pi * 9).astype(int) % 9,
-        )
+        sizes = np.hypot(down, across)
+        directions = (np.arctan2(down, across) % np.pi / np.pi * 9).astype(int) % 9
         cells = np.zeros((8, 8, 9))
         rows, columns = np.indices(grey.shape) // 8
         np.add.at(cells, (rows, columns, directions), sizes)
@@ -138,8 +143,10 @@ def hog_and_colours(paths: list[Path]) -> Array:
         colours = np.bincount(
             (levels[..., 0] * 16 + levels[..., 1] * 4 + levels[..., 2]).ravel(), minlength=N_COLOURS
         )
-        found.append(np.concatenate([unit(gradients[None])[0], unit(np.sqrt(colours)[None])[0]]))
-    return np.stack(found).astype(np.float32)
+        histograms.append(
+            np.concatenate([unit(gradients[None])[0], unit(np.sqrt(colours)[None])[0]])
+        )
+    return np.stack(histograms).astype(np.float32)
 
 
 def draws(photos: Photos, n_way: int, n_shot: int, *, n_query: int = N_QUERY) -> Iterator[Draw]:
@@ -183,7 +190,7 @@ def support_centred(draw: Draw, centre: Array | None) -> tuple[Array, Array]:
 
 
 def defined(name: str) -> Callable[[Array, Array, Array], Array]:
-    """Return a classifier of nearshot as a function of support, labels and query that returns answers."""
+    """Return a classifier of nearshot as a function of support, labels and query."""
 
     def answers(support: Array, labels: Array, query: Array) -> Array:
         n_way = labels.max() + 1
@@ -227,15 +234,16 @@ def mean_of(values: list[float]) -> dict[str, float]:
 
 
 def accuracies(photos: Photos, settings: list[tuple[int, int]]) -> list[dict[str, Any]]:
-    """Return the accuracy of every classifier by ways and shots; of ten ways, on every treatment of features."""
+    """Return the accuracy of every classifier by ways, shots and feature treatment."""
     rows = []
-    n_classes, n_images = len(np.unique(photos.labels)), np.bincount(photos.labels).max()
+    n_classes = len(np.unique(photos.labels))
+    n_images = np.bincount(photos.labels).max()
     for n_way, n_shot in with_progress(
-        [one for one in settings if one[0] <= n_classes], "classifiers"
+        [setting for setting in settings if setting[0] <= n_classes], "classifiers"
     ):
         if 2 * n_shot > n_images:
             continue
-        found: dict[tuple[str, str], list[float]] = {}
+        percents: dict[tuple[str, str], list[float]] = {}
         for draw in draws(photos, n_way, n_shot):
             for treatment, treat in TREATMENTS.items():
                 support, query = treat(draw, photos.centre)
@@ -244,7 +252,7 @@ def accuracies(photos: Photos, settings: list[tuple[int, int]]) -> list[dict[str
                     if is_slow or (n_way != MAIN_WAY and treatment != "normalised"):
                         continue
                     right = answers(support, draw.labels, query) == draw.query_labels
-                    found.setdefault((head, treatment), []).append(100 * float(right.mean()))
+                    percents.setdefault((head, treatment), []).append(100 * float(right.mean()))
         rows += [
             {
                 "n_way": n_way,
@@ -253,7 +261,7 @@ def accuracies(photos: Photos, settings: list[tuple[int, int]]) -> list[dict[str
                 "features": treatment,
                 "accuracy_percent": mean_of(values),
             }
-            for (head, treatment), values in found.items()
+            for (head, treatment), values in percents.items()
         ]
     return rows
 
@@ -263,8 +271,8 @@ def uneven(photos: Photos) -> list[dict[str, Any]]:
     rows = []
     classes = [np.flatnonzero(photos.labels == label) for label in np.unique(photos.labels)]
     sizes = [size for size in UNEVEN_SIZES if 2 * size <= len(classes[0])]
-    for n_way in (one for one in UNEVEN_WAYS if one <= len(classes)):
-        found: dict[str, list[float]] = {}
+    for n_way in (way for way in UNEVEN_WAYS if way <= len(classes)):
+        percents: dict[str, list[float]] = {}
         for seed in range(N_DRAWS):
             generator = np.random.default_rng([n_way, seed])
             mixed = [
@@ -276,10 +284,8 @@ def uneven(photos: Photos) -> list[dict[str, Any]]:
                 [images[:count] for images, count in zip(mixed, counts, strict=True)]
             )
             query = np.concatenate([images[max(sizes) :][:N_QUERY] for images in mixed])
-            labels, truth = (
-                np.repeat(np.arange(n_way), counts),
-                np.repeat(np.arange(n_way), len(query) // n_way),
-            )
+            labels = np.repeat(np.arange(n_way), counts)
+            truth = np.repeat(np.arange(n_way), len(query) // n_way)
             for name in CLASSIFIERS:
                 model = FewShotClassifier(
                     None, classifier=name, centre=photos.centre, temperature=1.0
@@ -287,8 +293,9 @@ def uneven(photos: Photos) -> list[dict[str, Any]]:
                 answers = model.fit(photos.features[support], labels).predict(
                     photos.features[query]
                 )
-                found.setdefault(name, []).append(100 * float((answers == truth).mean()))
-            known, new = unit(photos.features[support]), unit(photos.features[query])
+                percents.setdefault(name, []).append(100 * float((answers == truth).mean()))
+            known = unit(photos.features[support])
+            new = unit(photos.features[query])
             for name, balance in (
                 ("logistic, C = 30", None),
                 ("logistic, C = 30, balanced", "balanced"),
@@ -296,19 +303,20 @@ def uneven(photos: Photos) -> list[dict[str, Any]]:
                 regression = LogisticRegression(C=30, max_iter=200, class_weight=balance).fit(
                     known, labels
                 )
-                found.setdefault(name, []).append(
+                percents.setdefault(name, []).append(
                     100 * float((regression.predict(new) == truth).mean())
                 )
         rows += [
-            {"n_way": n_way, "head": k, "accuracy_percent": mean_of(v)} for k, v in found.items()
+            {"n_way": n_way, "head": k, "accuracy_percent": mean_of(v)} for k, v in percents.items()
         ]
     return rows
 
 
 def unknowns(photos: Photos) -> list[dict[str, Any]]:
-    """Return how well unseen classes are told from known ones, and the rates that `unknown_rate` reaches."""
+    """Return how well unseen classes are detected, and the rates that `unknown_rate` reaches."""
     rows = []
-    n_classes, n_images = len(np.unique(photos.labels)), np.bincount(photos.labels).max()
+    n_classes = len(np.unique(photos.labels))
+    n_images = np.bincount(photos.labels).max()
     n_way = min(MAIN_WAY, n_classes // 2)
     for n_shot in with_progress([shot for shot in SHOTS if 2 * shot <= n_images], "unknown"):
         auroc: dict[str, list[float]] = {}
@@ -361,32 +369,39 @@ def promises(photos: Photos) -> list[dict[str, Any]]:
     """Return whether the default's probabilities and its accuracy estimate hold."""
     rows = []
     settings = [
-        one
-        for one in ((5, 5), (10, 2), (10, 5), (10, 20))
-        if 2 * one[1] <= np.bincount(photos.labels).max()
+        setting
+        for setting in ((5, 5), (10, 2), (10, 5), (10, 20))
+        if 2 * setting[1] <= np.bincount(photos.labels).max()
     ]
     for n_way, n_shot in with_progress(settings, "promises"):
-        found: dict[str, list[float]] = {"accuracy": [], "stated": [], "estimate": [], "covers": []}
+        percents: dict[str, list[float]] = {
+            "accuracy": [],
+            "stated": [],
+            "estimate": [],
+            "covers": [],
+        }
         for draw in draws(photos, n_way, n_shot):
             model = FewShotClassifier(None, centre=photos.centre).fit(draw.support, draw.labels)
-            probabilities, estimate = model.predict_proba(draw.query), model.estimate_accuracy()
+            probabilities = model.predict_proba(draw.query)
+            estimate = model.estimate_accuracy()
             accuracy = float((probabilities.argmax(1) == draw.query_labels).mean())
-            found["accuracy"].append(100 * accuracy)
-            found["stated"].append(100 * float(probabilities.max(1).mean()))
-            found["estimate"].append(100 * estimate.mean)
-            found["covers"].append(
+            percents["accuracy"].append(100 * accuracy)
+            percents["stated"].append(100 * float(probabilities.max(1).mean()))
+            percents["estimate"].append(100 * estimate.mean)
+            percents["covers"].append(
                 100.0 * (estimate.interval[0] <= accuracy <= estimate.interval[1])
             )
         rows.append(
             {"n_way": n_way, "n_shot": n_shot}
-            | {name: mean_of(values) for name, values in found.items()}
+            | {name: mean_of(values) for name, values in percents.items()}
         )
     return rows
 
 
 def views(photos: dict[str, list[Path]], plain: Photos, cache: Path) -> list[dict[str, Any]]:
-    """Return the accuracy if support images are also given in other views, for 10 of the first classes."""
-    embedder, side = Embedder(PHOTOS, device="cpu"), 256
+    """Return the accuracy with support images in several views, for 10 of the first classes."""
+    embedder = Embedder(PHOTOS, device="cpu")
+    side = 256
     paths = [
         path
         for of_class in list(photos.values())[:VIEW_CLASSES]
@@ -395,15 +410,15 @@ def views(photos: dict[str, list[Path]], plain: Photos, cache: Path) -> list[dic
     file = cache / "views.npy"
     if not file.is_file():
         cut = side - embedder.spec.input_size
-        found = []
+        embeddings = []
         for square in read_each(paths, lambda content: content.square(side)):
             large = np.asarray(square)
             middle = large[cut // 2 : side - cut // 2, cut // 2 : side - cut // 2]
             corners = [
                 large[y : y + side - cut, x : x + side - cut] for y in (0, cut) for x in (0, cut)
             ]
-            found.append(embedder.embed_squares(np.stack([middle[:, ::-1], *corners])))
-        np.save(file, np.stack(found))
+            embeddings.append(embedder.embed_squares(np.stack([middle[:, ::-1], *corners])))
+        np.save(file, np.stack(embeddings))
     more = np.load(file).reshape(VIEW_CLASSES, VIEW_SUPPORT, 5, -1)
     features = plain.features.reshape(len(photos), N_IMAGES, -1)[:VIEW_CLASSES]
     rows = []
@@ -411,18 +426,16 @@ def views(photos: dict[str, list[Path]], plain: Photos, cache: Path) -> list[dic
         found_by: dict[str, list[float]] = {}
         for seed in range(N_DRAWS):
             generator = np.random.default_rng([n_shot, seed])
-            classes, images = (
-                generator.permutation(VIEW_CLASSES)[:10],
-                generator.permutation(VIEW_SUPPORT)[:n_shot],
-            )
+            classes = generator.permutation(VIEW_CLASSES)[:10]
+            images = generator.permutation(VIEW_SUPPORT)[:n_shot]
             query = features[classes, VIEW_SUPPORT:].reshape(-1, features.shape[2])
             truth = np.repeat(np.arange(10), N_IMAGES - VIEW_SUPPORT)
             for kind, n_views in (("one view", 0), ("and mirrored", 1), ("and four corners", 5)):
-                given = np.concatenate(
+                chosen = np.concatenate(
                     [features[classes][:, images][:, :, None], more[classes][:, images, :n_views]],
                     axis=2,
                 )
-                support = given.reshape(10, -1, features.shape[2]).reshape(-1, features.shape[2])
+                support = chosen.reshape(10, -1, features.shape[2]).reshape(-1, features.shape[2])
                 labels = np.repeat(np.arange(10), n_shot * (1 + n_views))
                 answers = defined("ridge")(unit(support), labels, unit(query))
                 found_by.setdefault(kind, []).append(100 * float((answers == truth).mean()))
@@ -471,25 +484,26 @@ def main() -> None:
     grid = [(MAIN_WAY, shot) for shot in SHOTS] + [
         (way, shot) for way in OTHER_WAYS for shot in OTHER_SHOTS
     ]
-    for given in options.datasets:
-        name, folder = given.split("=", 1)
+    for argument in options.datasets:
+        name, folder = argument.split("=", 1)
         photos = find_photos(Path(folder), options.images, options.pattern)
-        found = embedded(name, photos, PHOTOS, options.cache)
+        features = embedded(name, photos, PHOTOS, options.cache)
         hog = thinned_features(embedded(name, photos, "hog", options.cache))
         few = {
             "hog": hog,
             "hog alone": hog._replace(features=hog.features[:, :-N_COLOURS]),
             SMALL: embedded(name, thinned(photos), SMALL, options.cache),
-            PHOTOS: thinned_features(found),
+            PHOTOS: thinned_features(features),
         }
         network = SMALL if name in options.small else PHOTOS
-        shown = few[SMALL] if network == SMALL else found
+        shown = few[SMALL] if network == SMALL else features
         report["datasets"][name] = {
             "n_classes": len(photos),
             "n_images": options.images,
             "network": network,
             "networks": {
-                one: accuracies(features, [(MAIN_WAY, 5)]) for one, features in few.items()
+                network_name: accuracies(features, [(MAIN_WAY, 5)])
+                for network_name, features in few.items()
             },
             "accuracy": accuracies(shown, grid),
             "uneven": uneven(shown),
@@ -497,7 +511,7 @@ def main() -> None:
             "promises": promises(shown),
         }
         if name == options.views:
-            report["views"] = views(photos, found, options.cache)
+            report["views"] = views(photos, features, options.cache)
     options.output.mkdir(parents=True, exist_ok=True)
     file.write_text(json.dumps(report, indent=1) + "\n")
     text = markdown(report)

@@ -34,7 +34,9 @@ from turns import times_in_turns
 
 RESULTS = Path(__file__).parent / "results"
 HAS_TIMM = importlib.util.find_spec("timm") is not None
-HOG_SIDE, HOG_CELL, HOG_ANGLES = 128, 16, 9
+HOG_SIDE = 128
+HOG_CELL = 16
+HOG_ANGLES = 9
 Row = dict[str, Any]
 
 
@@ -53,12 +55,12 @@ def main() -> None:
     load = os.getloadavg()[0]
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
-        given = (
+        paths = (
             sorted(options.folder.rglob("*.jpg"))
             if options.folder
             else drawn_photos(folder, options.photos)
         )
-        photos = given[:: max(1, len(given) // options.photos)][: options.photos]
+        photos = paths[:: max(1, len(paths) // options.photos)][: options.photos]
         rows = in_turns(ways(photos, folder), len(photos), options.rounds)
     report: Row = {
         "device": platform.processor() or "CPU",
@@ -76,7 +78,8 @@ def main() -> None:
 
 
 def drawn_photos(folder: Path, n: int) -> list[Path]:
-    rng, paths = np.random.default_rng(0), [folder / f"{number}.jpg" for number in range(n)]
+    rng = np.random.default_rng(0)
+    paths = [folder / f"{number}.jpg" for number in range(n)]
     for path in paths:
         coarse = Image.fromarray(rng.integers(0, 256, (50, 67, 3), dtype=np.uint8))
         coarse.resize((667, 500), Image.Resampling.BICUBIC).save(path, quality=90)
@@ -85,26 +88,27 @@ def drawn_photos(folder: Path, n: int) -> list[Path]:
 
 def ways(photos: Sequence[Path], folder: Path) -> dict[str, Callable[[], object]]:
     """Return the ways to embed the same files."""
-    cold, small = Embedder(PHOTOS, device="cpu"), Embedder(SMALL, device="cpu")
+    cold = Embedder(PHOTOS, device="cpu")
+    small = Embedder(SMALL, device="cpu")
     warm = Embedder(PHOTOS, device="cpu", cache_dir=folder / "cache")
     warm(photos)
-    found: dict[str, Callable[[], object]] = {
+    result: dict[str, Callable[[], object]] = {
         f"nearshot, {PHOTOS}": lambda: cold(photos),
         f"nearshot, {PHOTOS}, warm": lambda: warm(photos),
         f"nearshot, {SMALL}": lambda: small(photos),
         "scikit-learn, HOG and logistic regression": lambda: by_hog(photos),
     }
     if HAS_TIMM:
-        found["timm's tf_efficientnet_lite0, a plain loop, 32 at a time"] = by_timm(
+        result["timm's tf_efficientnet_lite0, a plain loop, 32 at a time"] = by_timm(
             "tf_efficientnet_lite0", photos
         )
         for name in TIMM_BACKBONES:
             backbone = build_backbone(name, input_size=TIMM_INPUT_SIZE).eval()
             embedder = Embedder(backbone, device="cpu", copy=False)
-            found[f"nearshot, {name} at {TIMM_INPUT_SIZE}"] = lambda embedder=embedder: embedder(
+            result[f"nearshot, {name} at {TIMM_INPUT_SIZE}"] = lambda embedder=embedder: embedder(
                 photos
             )  # type: ignore[misc]
-    return found
+    return result
 
 
 def by_timm(name: str, photos: Sequence[Path]) -> Callable[[], object]:
@@ -117,14 +121,14 @@ def by_timm(name: str, photos: Sequence[Path]) -> Callable[[], object]:
     )
 
     def embed() -> list[torch.Tensor]:
-        found = []
+        features = []
         for start in range(0, len(photos), 32):
             images = [
                 transform(Image.open(path).convert("RGB")) for path in photos[start : start + 32]
             ]
             with torch.inference_mode():
-                found.append(model(torch.stack(images)))
-        return found
+                features.append(model(torch.stack(images)))
+        return features
 
     return embed
 
@@ -137,16 +141,17 @@ def by_hog(photos: Sequence[Path]) -> npt.NDArray[np.int64]:
 
 
 def hog(path: Path) -> npt.NDArray[np.float64]:
-    """Return the histograms of oriented gradients of a grey 128×128 image, cell by cell, at unit length."""
+    """Return the histograms of oriented gradients of a grey 128×128 image, at unit length."""
     with Image.open(path) as opened:
         opened.draft("L", (2 * HOG_SIDE, 2 * HOG_SIDE))
         grey = np.asarray(opened.convert("L").resize((HOG_SIDE, HOG_SIDE)), dtype=np.float64)
     down, across = np.gradient(grey)
-    strength, angle = np.hypot(down, across), np.arctan2(down, across) % np.pi
+    strength = np.hypot(down, across)
+    angle = np.arctan2(down, across) % np.pi
     cells = np.arange(HOG_SIDE) // HOG_CELL
     cell = cells[:, None] * (HOG_SIDE // HOG_CELL) + cells
-    place = cell * HOG_ANGLES + np.minimum((angle / np.pi * HOG_ANGLES).astype(int), HOG_ANGLES - 1)
-    counts = np.bincount(place.ravel(), strength.ravel(), (HOG_SIDE // HOG_CELL) ** 2 * HOG_ANGLES)
+    bins = cell * HOG_ANGLES + np.minimum((angle / np.pi * HOG_ANGLES).astype(int), HOG_ANGLES - 1)
+    counts = np.bincount(bins.ravel(), strength.ravel(), (HOG_SIDE // HOG_CELL) ** 2 * HOG_ANGLES)
     return np.asarray(counts / (np.linalg.norm(counts) + 1e-9))
 
 
@@ -164,18 +169,21 @@ def in_turns(ways: dict[str, Callable[[], object]], n_photos: int, n_rounds: int
 def markdown(report: Row) -> str:
     """Return the table for the documentation."""
     lines = [
-        f"{report['photos']:,} {report['kind']} in JPEG files, decoding included; {report['device']}, "
-        f"{report['threads']} threads, torch {report['torch']}; the machine's load was {report['load_before']:.1f} "
+        f"{report['photos']:,} {report['kind']} in JPEG files, decoding included; "
+        f"{report['device']}, "
+        f"{report['threads']} threads, torch {report['torch']}; the machine's load was "
+        f"{report['load_before']:.1f} "
         "before. Warm: the embeddings are cached.",
         "",
-        "| | photos a minute, as it was | allowed by the processor time | processor time per photo, ms |",
+        "| | photos a minute, as it was | allowed by the processor time | processor time per "
+        "photo, ms |",
         "|---|---:|---:|---:|",
     ]
-    for one in report["rows"]:
-        busy = one["processor_ms_per_photo"]
+    for row in report["rows"]:
+        busy = row["processor_ms_per_photo"]
         allowed = 60_000 * report["threads"] / busy
         lines.append(
-            f"| {one['way']} | {one['photos_per_minute']:,.0f} | {allowed:,.0f} | {busy:.1f} |"
+            f"| {row['way']} | {row['photos_per_minute']:,.0f} | {allowed:,.0f} | {busy:.1f} |"
         )
     return "\n".join(lines) + "\n"
 

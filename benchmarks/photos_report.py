@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
-PHOTOS, SMALL = "efficientnet-lite0", "resnet12-nca-cifar-fs"
+PHOTOS = "efficientnet-lite0"
+SMALL = "resnet12-nca-cifar-fs"
 NETWORKS = (
     ("HOG + logistic regression", "hog alone", "logistic, C = 30", "as they are"),
     ("HOG and colour histogram + logistic regression", "hog", "logistic, C = 30", "as they are"),
@@ -31,13 +32,16 @@ def summary(report: dict[str, Any], rows: Sequence[tuple[str, ...]] = NETWORKS) 
         [
             title,
             *(
-                number(cell(one["networks"].get(network, []), 10, 5, head, how))
-                for one in datasets.values()
+                number(cell(dataset["networks"].get(network, []), 10, 5, head, treatment))
+                for dataset in datasets.values()
             ),
         ]
-        for title, network, head, how in rows
+        for title, network, head, treatment in rows
     ]
-    head = f"Accuracy in per cent, 10 classes, 5 photos of each, mean of {report['draws']} draws and its 95 % interval:"
+    head = (
+        f"Accuracy in per cent, 10 classes, 5 photos of each, mean of {report['draws']} draws and "
+        "its 95 % interval:"
+    )
     return f"{head}\n\n{table(['', *datasets], body)}\n"
 
 
@@ -51,23 +55,24 @@ def markdown(report: dict[str, Any]) -> str:
     datasets = report["datasets"]
     parts = [
         "**Networks.** " + summary(report).rstrip(),
-        "**Classifiers.** Accuracy, mean of 1, 2, 5 and 10 photos of each of 10 classes (of signs: 1, 2 and 5), by "
+        "**Classifiers.** Accuracy, mean of 1, 2, 5 and 10 photos of each of 10 classes (of "
+        "signs: 1, 2 and 5), by "
         "what is done to the features first:",
         heads_overall(datasets),
         "The same by the number of photos of each of 10 classes, normalised:",
     ]
-    for name, one in datasets.items():
-        rows = one["accuracy"]
+    for name, dataset in datasets.items():
+        rows = dataset["accuracy"]
         shots = sorted({row["n_shot"] for row in rows if row["n_way"] == 10})
         heads = dict.fromkeys(row["head"] for row in rows)
         body = [
             [head, *(number(cell(rows, 10, shot, head, "normalised")) for shot in shots)]
             for head in heads
         ]
-        parts.append(table([f"{name}, `{one['network']}`", *map(photos, shots)], body))
+        parts.append(table([f"{name}, `{dataset['network']}`", *map(photos, shots)], body))
     parts.append("By the number of classes, 5 photos of each, normalised:")
-    for name, one in datasets.items():
-        rows = one["accuracy"]
+    for name, dataset in datasets.items():
+        rows = dataset["accuracy"]
         ways = sorted({row["n_way"] for row in rows})
         body = [
             [head, *(number(cell(rows, way, 5, head, "normalised")) for way in ways)]
@@ -77,20 +82,19 @@ def markdown(report: dict[str, Any]) -> str:
     parts.append(
         "Classes of different sizes, of 1 to 20 photos each (of signs: 1 to 5), normalised:"
     )
-    for name, one in datasets.items():
-        rows = one["uneven"]
-        found = {(row["n_way"], row["head"]): number(row["accuracy_percent"]) for row in rows}
-        ways, heads = (
-            sorted({row["n_way"] for row in rows}),
-            dict.fromkeys(row["head"] for row in rows),
-        )
-        body = [[head, *(found[way, head] for way in ways)] for head in heads]
+    for name, dataset in datasets.items():
+        rows = dataset["uneven"]
+        cells = {(row["n_way"], row["head"]): number(row["accuracy_percent"]) for row in rows}
+        ways = sorted({row["n_way"] for row in rows})
+        heads = dict.fromkeys(row["head"] for row in rows)
+        body = [[head, *(cells[way, head] for way in ways)] for head in heads]
         parts.append(table([name, *(f"{way} classes" for way in ways)], body))
     parts.append(
-        "**None of these.** AUROC in per cent of telling unseen classes from as many known ones, by what is compared:"
+        "**None of these.** AUROC in per cent of telling unseen classes from as many known ones, "
+        "by what is compared:"
     )
-    for name, one in datasets.items():
-        rows = one["unknown"]
+    for name, dataset in datasets.items():
+        rows = dataset["unknown"]
         body = [
             [title, *(number(row["auroc_percent"][kind]) for row in rows)]
             for kind, title in KINDS.items()
@@ -98,10 +102,11 @@ def markdown(report: dict[str, Any]) -> str:
         title = f"{name}, {rows[0]['n_way']} and {rows[0]['n_way']} classes"
         parts.append(table([title, *(photos(row["n_shot"]) for row in rows)], body))
     parts.append(
-        f"Rejected of the known / of the unseen, in per cent, if {100 * report['rate']:.0f} % of the known may be:"
+        f"Rejected of the known / of the unseen, in per cent, if {100 * report['rate']:.0f} % of "
+        "the known may be:"
     )
-    for name, one in datasets.items():
-        rows = one["unknown"]
+    for name, dataset in datasets.items():
+        rows = dataset["unknown"]
         body = [
             [
                 title,
@@ -118,7 +123,8 @@ def markdown(report: dict[str, Any]) -> str:
         ]
         parts.append(table([name, *(photos(row["n_shot"]) for row in rows)], body))
     parts += [
-        "**Promises** of the default, in per cent: the accuracy on new photos, the mean probability of its answers, "
+        "**Promises** of the default, in per cent: the accuracy on new photos, the mean "
+        "probability of its answers, "
         "the accuracy that it expects, and how often the interval of that covers the truth:",
         table(
             ["", "accuracy", "stated", "expected", "covers"],
@@ -130,8 +136,8 @@ def markdown(report: dict[str, Any]) -> str:
                         for key in ("accuracy", "stated", "estimate", "covers")
                     ),
                 ]
-                for name, one in datasets.items()
-                for row in one["promises"]
+                for name, dataset in datasets.items()
+                for row in dataset["promises"]
             ],
         ),
     ]
@@ -144,13 +150,16 @@ def views(rows: list[dict[str, Any]]) -> list[str]:
     """Return a heading and a table of more views."""
     kinds = dict.fromkeys(row["views"] for row in rows)
     shots = sorted({row["n_shot"] for row in rows})
-    found = {(row["views"], row["n_shot"]): number(row["accuracy_percent"]) for row in rows}
-    head = "**Views.** Ridge regression, 10 classes of flowers, if the labelled photos are embedded in more views:"
+    cells = {(row["views"], row["n_shot"]): number(row["accuracy_percent"]) for row in rows}
+    head = (
+        "**Views.** Ridge regression, 10 classes of flowers, if the labelled photos are embedded "
+        "in more views:"
+    )
     return [
         head,
         table(
             ["", *map(photos, shots)],
-            [[kind, *(found[kind, one] for one in shots)] for kind in kinds],
+            [[kind, *(cells[kind, n_shot] for n_shot in shots)] for kind in kinds],
         ),
     ]
 
@@ -158,31 +167,33 @@ def views(rows: list[dict[str, Any]]) -> list[str]:
 def heads_overall(datasets: dict[str, Any]) -> str:
     """Return a table of the mean over shots, by dataset, treatment and classifier."""
     body = []
-    heads = list(dict.fromkeys(row["head"] for one in datasets.values() for row in one["accuracy"]))
-    for name, one in datasets.items():
-        rows = [row for row in one["accuracy"] if row["n_way"] == 10 and row["n_shot"] <= 10]
-        for how in dict.fromkeys(row["features"] for row in rows):
+    heads = list(
+        dict.fromkeys(row["head"] for dataset in datasets.values() for row in dataset["accuracy"])
+    )
+    for name, dataset in datasets.items():
+        rows = [row for row in dataset["accuracy"] if row["n_way"] == 10 and row["n_shot"] <= 10]
+        for treatment in dict.fromkeys(row["features"] for row in rows):
             means = []
             for head in heads:
                 values = [
                     r["accuracy_percent"]["mean"]
                     for r in rows
-                    if (r["head"], r["features"]) == (head, how)
+                    if (r["head"], r["features"]) == (head, treatment)
                 ]
                 means.append(f"{sum(values) / len(values):.1f}")
-            body.append([f"{name}, {how}", *means])
+            body.append([f"{name}, {treatment}", *means])
     return table(["", *heads], body)
 
 
 def cell(
-    rows: list[dict[str, Any]], way: int, shot: int, head: str, how: str
+    rows: list[dict[str, Any]], way: int, shot: int, head: str, treatment: str
 ) -> dict[str, float] | None:
     """Return the accuracy of one setting, if it was measured."""
-    key = (way, shot, head, how)
-    found = (
+    key = (way, shot, head, treatment)
+    matching = (
         row for row in rows if (row["n_way"], row["n_shot"], row["head"], row["features"]) == key
     )
-    return next((row["accuracy_percent"] for row in found), None)
+    return next((row["accuracy_percent"] for row in matching), None)
 
 
 def number(value: dict[str, float] | None) -> str:

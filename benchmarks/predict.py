@@ -34,7 +34,9 @@ from nearshot.models import IMAGENET, build_backbone, load_backbone, save_backbo
 from turns import times_in_turns
 
 RESULTS = Path(__file__).parent / "results"
-SIDE, N_CLASSES, N_SHOT = 84, 5, 5
+SIDE = 84
+N_CLASSES = 5
+N_SHOT = 5
 Row = dict[str, Any]
 
 
@@ -97,7 +99,7 @@ def ways(
     classifier = FewShotClassifier(backbone, device="cpu").fit(
         support, [path.parent.name for path in support]
     )
-    found: dict[str, Callable[[], object]] = {
+    result: dict[str, Callable[[], object]] = {
         "a plain loop, picture by picture": lambda: [plain(backbone, [path]) for path in pictures],
         "a plain loop, 32 at a time": lambda: [
             plain(backbone, pictures[i : i + 32]) for i in range(0, 64, 32)
@@ -109,7 +111,7 @@ def ways(
     try:
         import onnxruntime
     except ImportError:
-        return found
+        return result
     export_onnx(classifier, folder / "classifier.onnx")
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = torch.get_num_threads()
@@ -124,7 +126,7 @@ def ways(
             )
             session.run(None, {"images": images})
 
-    return found | {"the ONNX file in onnxruntime, with decision": by_onnx}
+    return result | {"the ONNX file in onnxruntime, with decision": by_onnx}
 
 
 def plain(backbone: torch.nn.Module, paths: Sequence[Path]) -> Tensor:
@@ -182,7 +184,8 @@ def the_command(folder: Path, n_pictures: int, threads: int) -> list[Row]:
         "nearshot predict, the whole command",
         "nearshot predict once more, embeddings kept",
     ):
-        start, busy = time.perf_counter(), children_seconds()
+        start = time.perf_counter()
+        busy = children_seconds()
         done = subprocess.run(
             [*command, "--format", "csv"],
             check=True,
@@ -190,7 +193,8 @@ def the_command(folder: Path, n_pictures: int, threads: int) -> list[Row]:
             text=True,
             env=environment,
         )
-        seconds, busy = time.perf_counter() - start, children_seconds() - busy
+        seconds = time.perf_counter() - start
+        busy = children_seconds() - busy
         if len(done.stdout.splitlines()) != n_pictures + 1:
             raise RuntimeError(done.stdout[-500:])
         rows.append(row(name, n_pictures, seconds, busy / threads))
@@ -206,16 +210,18 @@ def children_seconds() -> float:
 def markdown(report: Row) -> str:
     """Return the table for the documentation."""
     lines = [
-        f"{SIDE}×{SIDE} PNG files through `resnet12`; {report['device']}, {report['threads']} threads, torch "
-        f"{report['torch']}; the machine's load was {report['load_before']:.1f} before. The command was given "
+        f"{SIDE}×{SIDE} PNG files through `resnet12`; {report['device']}, {report['threads']} "
+        "threads, torch "
+        f"{report['torch']}; the machine's load was {report['load_before']:.1f} before. The "
+        "command was given "
         f"{report['pictures']:,} pictures and {N_CLASSES * N_SHOT} labelled ones.",
         "",
         "| | pictures a minute, as it was | were the cores free |",
         "|---|---:|---:|",
     ]
-    for one in report["rows"]:
-        rates = (one["pictures_per_minute"], one["pictures_per_minute_of_the_cores"])
-        lines.append(f"| {one['way']} | {rates[0]:,.0f} | {rates[1]:,.0f} |")
+    for row in report["rows"]:
+        rates = (row["pictures_per_minute"], row["pictures_per_minute_of_the_cores"])
+        lines.append(f"| {row['way']} | {rates[0]:,.0f} | {rates[1]:,.0f} |")
     return "\n".join(lines) + "\n"
 
 

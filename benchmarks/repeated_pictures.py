@@ -1,8 +1,9 @@
 """Count the images that a dataset has twice, and those that two splits share.
 
-python benchmarks/repeated_pictures.py              # prints and writes
-benchmarks/results/repeated-pictures.json
-python benchmarks/repeated_pictures.py mini-imagenet --output .
+    python benchmarks/repeated_pictures.py
+    python benchmarks/repeated_pictures.py mini-imagenet --output .
+
+Prints a table and writes benchmarks/results/repeated-pictures.json and .md.
 """
 
 import argparse
@@ -41,16 +42,20 @@ def main() -> None:
         "in two splits": len(across),
         "shared": {" and ".join(pair): number for pair, number in shared.items()},
         "pictures": [
-            [f"{one.split}: {one.image_name} ({one.class_name})" for one in group]
+            [
+                f"{occurrence.split}: {occurrence.image_name} ({occurrence.class_name})"
+                for occurrence in group
+            ]
             for group in across
         ],
     }
     lines = [
         f"| splits of {options.dataset} | pictures in both |",
         "|---|---:|",
-        *(f"| {one} and {other} | {number:,} |" for (one, other), number in shared.items()),
+        *(f"| {first} and {second} | {number:,} |" for (first, second), number in shared.items()),
         "",
-        f"{len(groups):,} pictures occur more than once, {len(across):,} of them in more than one split.",
+        f"{len(groups):,} pictures occur more than once, {len(across):,} of them in more than one "
+        "split.",
     ]
     options.output.mkdir(exist_ok=True)
     (options.output / "repeated-pictures.json").write_text(json.dumps(report, indent=2) + "\n")

@@ -1,5 +1,4 @@
-r"""Traffic signs: what training on other signs gains, and what happens if all photos of a class
-show one sign.
+r"""Traffic signs: what training on other signs gains, and the cost of photos of one sign only.
 
 The repository has 43 classes of signs. Each sign was filmed: 30 frames, of which the last is the
 largest. 19 classes have at least 18 signs, and `photos.py` measures them. Train on 19 others, with
@@ -15,8 +14,9 @@ defaults:
     cd .. && nearshot data prepare ./signs --side 224 \
         --train-classes train.txt --val-classes val.txt --test-classes test.txt
     nearshot train --dataset ./signs --side 224 --output runs/signs
-    python benchmarks/signs.py Traffic/gtsrb Traffic/runs/signs      # writes
-    benchmarks/results/signs.json
+    python benchmarks/signs.py Traffic/gtsrb Traffic/runs/signs
+
+Writes benchmarks/results/signs.json and .md.
 """
 
 import argparse
@@ -44,14 +44,15 @@ from photos import (
 )
 from photos_report import number, table
 
-N_SIGNS, N_SHOT = 18, 5
+N_SIGNS = 18
+N_SHOT = 5
 FRAMES = (29, 24, 19, 14, 9)  # of one sign, the last first
 SUPPORTS = ("five signs", "one sign")
 
 
 def measured(features: Array, centre: Array | None) -> dict[str, Any]:
-    """Return the accuracy on other signs and the expected one; features are (class, sign, frame, dim)."""
-    found: dict[str, dict[str, list[float]]] = {
+    """Return the true and the expected accuracy; features are (class, sign, frame, dim)."""
+    percents: dict[str, dict[str, list[float]]] = {
         name: {"accuracy": [], "expected": []} for name in SUPPORTS
     }
     n_classes, n_signs = features.shape[:2]
@@ -63,10 +64,11 @@ def measured(features: Array, centre: Array | None) -> dict[str, Any]:
         for name, support in zip(SUPPORTS, supports, strict=True):
             model = FewShotClassifier(None, centre=centre).fit(support, draw.labels)
             right = model.predict(by_sign[draw.query, 0]) == draw.query_labels
-            found[name]["accuracy"].append(100 * float(right.mean()))
-            found[name]["expected"].append(100 * model.estimate_accuracy().mean)
+            percents[name]["accuracy"].append(100 * float(right.mean()))
+            percents[name]["expected"].append(100 * model.estimate_accuracy().mean)
     return {
-        name: {key: mean_of(values) for key, values in one.items()} for name, one in found.items()
+        name: {key: mean_of(values) for key, values in lists.items()}
+        for name, lists in percents.items()
     }
 
 
@@ -78,8 +80,10 @@ def markdown(report: dict[str, Any]) -> str:
         for title, row in report["rows"].items()
     ]
     return (
-        f"Accuracy in per cent on other signs, and the accuracy that `estimate_accuracy` expects: {MAIN_WAY} classes, "
-        f"ridge regression, mean of {report['draws']} draws and its 95 % interval. The {N_SHOT} photos of each class "
+        "Accuracy in per cent on other signs, and the accuracy that `estimate_accuracy` expects: "
+        f"{MAIN_WAY} classes, "
+        f"ridge regression, mean of {report['draws']} draws and its 95 % interval. The {N_SHOT} "
+        "photos of each class "
         f"show five signs, or are frames of one:\n\n{table(['', *head], body)}\n"
     )
 

@@ -8,8 +8,9 @@ On CUDA: the paper's step (resnet12, 84×84 from 32×32 images, NCA, batches of 
 and as a graph; and the share of the card's bfloat16 peak, measured by a large matrix product in the
 same run.
 
-    python benchmarks/training.py       # prints a table, writes
-    benchmarks/results/training-<cpu|cuda>.json
+    python benchmarks/training.py
+
+Prints a table and writes benchmarks/results/training-cpu.json or -cuda.json, and .md.
 """
 
 import argparse
@@ -82,14 +83,13 @@ def on_cpu(data_dir: Path | None, n_steps: int = 40) -> list[Row]:
     """Time both on the same images, in turns, so that a busy moment hits both."""
     config = replace(PRESETS["glyphs-nca"], batches="shuffled")
     store = open_or_prepare("glyphs", "train", data_dir)
-    images, labels = np.ascontiguousarray(store.images[::4]), store.labels[::4]
+    images = np.ascontiguousarray(store.images[::4])
+    labels = store.labels[::4]
     with tempfile.TemporaryDirectory() as folder:
         for number, pixels in enumerate(images):
             Image.fromarray(pixels).save(Path(folder) / f"{number}.png")
-        plain, ours = (
-            plain_loop(Path(folder), labels, config),
-            nearshot_loop(images, labels, config),
-        )
+        plain = plain_loop(Path(folder), labels, config)
+        ours = nearshot_loop(images, labels, config)
         for loop in (plain, ours):
             for _ in range(3):
                 next(loop)
@@ -110,7 +110,9 @@ class ImageFiles(Dataset[tuple[Tensor, int]]):
     """PNG files, opened, cropped at random, resized and normalised one by one."""
 
     def __init__(self, folder: Path, labels: Tensor, config: TrainConfig) -> None:
-        self.folder, self.labels, self.scale = folder, labels.tolist(), config.augmentation.scale
+        self.folder = folder
+        self.labels = labels.tolist()
+        self.scale = config.augmentation.scale
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -118,15 +120,12 @@ class ImageFiles(Dataset[tuple[Tensor, int]]):
     def __getitem__(self, index: int) -> tuple[Tensor, int]:
         image = Image.open(self.folder / f"{index}.png").convert("RGB")
         width, height = image.size
-        area, ratio = (
-            width * height * random.uniform(*self.scale),
-            math.exp(random.uniform(-0.28, 0.28)),
-        )
-        w, h = (
-            min(width, round(math.sqrt(area * ratio))),
-            min(height, round(math.sqrt(area / ratio))),
-        )
-        left, top = random.randint(0, width - w), random.randint(0, height - h)  # noqa: S311
+        area = width * height * random.uniform(*self.scale)
+        ratio = math.exp(random.uniform(-0.28, 0.28))
+        w = min(width, round(math.sqrt(area * ratio)))
+        h = min(height, round(math.sqrt(area / ratio)))
+        left = random.randint(0, width - w)
+        top = random.randint(0, height - h)
         cut = image.resize((28, 28), Image.Resampling.BILINEAR, (left, top, left + w, top + h))
         values = torch.from_numpy(np.asarray(cut, np.float32) / 255).permute(2, 0, 1)
         mean, std = (torch.tensor(numbers).view(3, 1, 1) for numbers in IMAGENET)

@@ -1,4 +1,4 @@
-"""What evaluation gains from views, a power transform and larger inputs: the trained NCA network on CIFAR-FS.
+"""What evaluation gains from views, a power transform and larger inputs: NCA on CIFAR-FS.
 
     python benchmarks/views.py                           # a quarter of an hour on a CPU
     python benchmarks/views.py --input-sizes 96 108      # larger inputs as well
@@ -45,7 +45,8 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=RESULTS, help="the folder of the result")
     options = parser.parse_args()
     device = chosen_device(None)
-    backbone = load_backbone(BACKBONE).to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+    backbone = load_backbone(BACKBONE)
+    backbone.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
     images, labels = first_images(
         open_or_prepare("cifar-fs", "val", options.data_dir), options.images
     )
@@ -53,16 +54,16 @@ def main() -> None:
         open_or_prepare("cifar-fs", "train", options.data_dir), options.images
     )
     usual = backbone.spec.input_size
-    found: dict[str, dict[int, Accuracy]] = {}
+    accuracies: dict[str, dict[int, Accuracy]] = {}
 
     def measure(name: str, features: Tensor, of_training: Tensor, power: float = 1.0) -> None:
         centre = power_transform(of_training, power).mean(0)
         settings: dict[str, Any] = {"centre": centre, "split": "val", "progress": False}
-        given = power_transform(features, power)
-        found[name] = {
-            shot: evaluate_features(given, labels, n_shot=shot, **settings) for shot in SHOTS
+        transformed = power_transform(features, power)
+        accuracies[name] = {
+            shot: evaluate_features(transformed, labels, n_shot=shot, **settings) for shot in SHOTS
         }
-        write(found, options, device, len(images))
+        write(accuracies, options, device, len(images))
 
     of_training = embedded(backbone, training, 0, usual)
     total = torch.zeros(())
@@ -104,21 +105,26 @@ def embedded(backbone: Backbone, images: Tensor, view: int, size: int) -> Tensor
 
 
 def write(
-    found: dict[str, dict[int, Accuracy]], options: argparse.Namespace, device: torch.device, n: int
+    measured: dict[str, dict[int, Accuracy]],
+    options: argparse.Namespace,
+    device: torch.device,
+    n: int,
 ) -> None:
     rows: dict[str, Any] = {
         name: {
             f"{shot}-shot": {
-                "mean": one.mean,
-                "interval95": one.interval95,
-                "paired": asdict(compare(one, found[PLAIN][shot])),
+                "mean": accuracy.mean,
+                "interval95": accuracy.interval95,
+                "paired": asdict(compare(accuracy, measured[PLAIN][shot])),
             }
-            for shot, one in accuracies.items()
+            for shot, accuracy in accuracies.items()
         }
-        for name, accuracies in found.items()
+        for name, accuracies in measured.items()
     }
-    about = f"Features of `{BACKBONE}`; {n:,} images of CIFAR-FS's validation split, 5-way, nearest centroid, 10,000 "
-    about += "episodes, the same for all rows; ± is over episodes. One network."
+    about = (
+        f"Features of `{BACKBONE}`; {n:,} images of CIFAR-FS's validation split, 5-way, nearest "
+        "centroid, 10,000 episodes, the same for all rows; ± is over episodes. One network."
+    )
     lines = [
         about,
         "",
@@ -127,10 +133,12 @@ def write(
     ]
     for name, row in rows.items():
         cells = []
-        for one in row.values():
-            change = f"{one['paired']['difference']:+.2f} ± {one['paired']['interval95']:.2f}"
+        for accuracy in row.values():
+            change = (
+                f"{accuracy['paired']['difference']:+.2f} ± {accuracy['paired']['interval95']:.2f}"
+            )
             cells += [
-                f"{one['mean']:.2f} ± {one['interval95']:.2f}",
+                f"{accuracy['mean']:.2f} ± {accuracy['interval95']:.2f}",
                 "" if name == PLAIN else change.replace("-", "−"),
             ]
         lines.append(f"| {name} | {' | '.join(cells)} |")
@@ -139,7 +147,7 @@ def write(
         "images": options.images,
         "torch": torch.__version__,
         "device": device.type,
-        "protocol": str(found[PLAIN][5].protocol),
+        "protocol": str(measured[PLAIN][5].protocol),
         "rows": rows,
     }
     options.output.mkdir(exist_ok=True, parents=True)

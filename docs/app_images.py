@@ -1,4 +1,4 @@
-"""Make the screenshots of `nearshot app` in docs/images, from a folder of photographs with one folder per class.
+"""Make the screenshots of `nearshot app` in docs/images, from one folder of photos per class.
 
     PYTHONPATH=. python docs/app_images.py PHOTOS
 
@@ -25,7 +25,9 @@ from nearshot.estimator import Embedder
 IMAGES = Path(__file__).parent / "images"
 CLASSES = ("dress", "hat", "pants", "shoes", "shorts", "t-shirt")
 OTHERS = ("outwear",)
-LABELLED, SHOWN, STRANGERS = 6, 40, 6
+LABELLED = 6
+SHOWN = 40
+STRANGERS = 6
 
 
 def copy_photos(source: Path, folder: Path) -> dict[str, list[str]]:

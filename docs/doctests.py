@@ -10,7 +10,7 @@ EXAMPLE = re.compile(r"^(?P<indent> *)>>> .*\n?(?:^(?P=indent)(?!\s*$).*\n?)*", 
 
 
 def fenced(docstring: str) -> str:
-    r"""Return a docstring with a fence around each example, from its first >>> to the next empty line.
+    r"""Return a docstring with a fence around each example, up to the next empty line.
 
     >>> fenced("Adds:\n\n>>> 1 + 1\n2\n\nText.").splitlines()
     ['Adds:', '', '```pycon', '>>> 1 + 1', '2', '```', '', 'Text.']
@@ -18,9 +18,9 @@ def fenced(docstring: str) -> str:
     return EXAMPLE.sub(_fence, docstring)
 
 
-def _fence(found: re.Match[str]) -> str:
-    indent = found["indent"]
-    return f"{indent}```pycon\n{found[0].rstrip()}\n{indent}```\n"
+def _fence(match: re.Match[str]) -> str:
+    indent = match["indent"]
+    return f"{indent}```pycon\n{match[0].rstrip()}\n{indent}```\n"
 
 
 class Doctests(griffe.Extension):

@@ -1,4 +1,4 @@
-"""Train one small network with NCA, Prototypical and Matching Networks, and compare them on unseen scripts.
+"""Train a small network with NCA, Prototypical and Matching Networks, and compare them.
 
 The images are nearshot's own glyphs: letters of many scripts, drawn in half a minute without a
 download. Training uses Latin, Greek, Cyrillic, Georgian and others. Each of 10,000 test episodes
@@ -85,13 +85,15 @@ def main() -> None:
     lines = [line.rstrip() for line in console.export_text().splitlines()]
     (options.output / "compare_losses.txt").write_text("\n".join(lines) + "\n")
     print(
-        f"Accuracy against pairs is plotted in {figure}. This took {time.perf_counter() - started:.0f} s."
+        f"Accuracy against pairs is plotted in {figure}. This took "
+        f"{time.perf_counter() - started:.0f} s."
     )
 
 
 def trained(config: TrainConfig, n_seeds: int, data_dir: Path | None) -> Row:
     """Train with some seeds, and measure each on the test split."""
-    accuracies, record = [], {}
+    accuracies = []
+    record = {}
     for seed in range(n_seeds):
         with tempfile.TemporaryDirectory() as folder:
             result = train(replace(config, seed=seed), folder=folder, data_dir=data_dir, show=False)
@@ -116,7 +118,7 @@ def of_pixels(stores: dict[str, Store]) -> Accuracy:
 
 
 def of_untrained(stores: dict[str, Store]) -> Accuracy:
-    """Measure a network with its first weights, after one look at the training images for batch norm."""
+    """Measure an untrained network, with batch-norm statistics of the training images."""
     torch.manual_seed(0)
     backbone = build_backbone(BASE.backbone, input_size=28)
     train_images, images = (
@@ -142,24 +144,31 @@ def measured(features: torch.Tensor, store: Store, centre: torch.Tensor) -> Accu
 def summary(rows: dict[str, Row], n_seeds: int) -> str:
     """Say what was shown."""
     means = {name: pool_seeds(row.accuracies).mean for name, row in rows.items()}
-    ours, theirs = rows[OURS], rows["Prototypical Networks"]
+    ours = rows[OURS]
+    theirs = rows["Prototypical Networks"]
     wins = sum(
         one.mean > other.mean for one, other in zip(ours.accuracies, theirs.accuracies, strict=True)
     )
     return (
-        f"Given one example each of five unseen letters, NCA recognises {means[OURS]:.1f} % of new ones, Prototypical "
-        f"Networks {means['Prototypical Networks']:.1f} % and Matching Networks {means['Matching Networks']:.1f} %. "
-        f"All trained on the same number of images, but NCA learns from {ours.pairs:,.0f} pairs of each batch and the "
-        f"other two from {theirs.pairs:,.0f}. NCA is ahead of Prototypical Networks with {wins} of {n_seeds} seeds.\n"
+        f"Given one example each of five unseen letters, NCA recognises {means[OURS]:.1f} % of "
+        "new ones, Prototypical "
+        f"Networks {means['Prototypical Networks']:.1f} % and Matching Networks "
+        f"{means['Matching Networks']:.1f} %. "
+        f"All trained on the same number of images, but NCA learns from {ours.pairs:,.0f} pairs "
+        "of each batch and the "
+        f"other two from {theirs.pairs:,.0f}. NCA is ahead of Prototypical Networks with {wins} "
+        f"of {n_seeds} seeds.\n"
     )
 
 
 def table_of(rows: dict[str, Row], n_steps: int, n_seeds: int) -> Table:
     shuffled = rows["NCA, shuffled batches"].without_positive
     table = Table(
-        title=f"5-way 1-shot accuracy on unseen scripts, {n_steps} steps of 256 images, {n_seeds} seeds",
+        title=f"5-way 1-shot accuracy on unseen scripts, {n_steps} steps of 256 images, "
+        f"{n_seeds} seeds",
         caption="±: 95 % over 10,000 episodes. Difference: mean and range over seeds. Batches have "
-        f"32 letters × 8 images; in shuffled ones, {shuffled:.0f} of 256 images have no other image of their class.",
+        f"32 letters × 8 images; in shuffled ones, {shuffled:.0f} of 256 images have no other "
+        "image of their class.",
     )
     for heading in ("", "pairs per batch", "accuracy %", "between seeds", "NCA's lead"):
         table.add_column(heading, justify="right" if heading else "left", no_wrap=True)
