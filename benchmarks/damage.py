@@ -7,8 +7,8 @@ or the end is cut off. The outcome must be one of
 - equal: the damage does not matter, and the content is the same;
 - recomputed: a cache computes the entry again;
 - refused: one sentence (an error of nearshot).
-Anything else (a traceback, or other content) is a bug. Writes benchmarks/results/damage.json and
-.md.
+Anything else (a traceback, or other content) is a bug. JSON that people edit has no checksum, and is
+not among the files. Writes benchmarks/results/damage.json and .md.
 """
 
 import argparse
@@ -17,11 +17,10 @@ import random
 import shutil
 import tempfile
 import time
-import warnings
 import zipfile
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,9 +30,8 @@ import torch
 from PIL import Image
 
 from nearshot import FewShotClassifier, load_backbone
-from nearshot.app.project import Project
 from nearshot.data import Store, prepare_folder
-from nearshot.errors import FileFormatError, NearshotError
+from nearshot.errors import NearshotError
 from nearshot.estimator.embedder import EmbeddingCache
 from nearshot.evaluation import (
     FeatureSet,
@@ -46,8 +44,7 @@ from nearshot.evaluation import (
 )
 from nearshot.io import _checksum
 from nearshot.models import build_backbone, save_backbone
-from nearshot.paper.results import Results, result_of
-from nearshot.training import RunFolder, TrainConfig, train
+from nearshot.training import TrainConfig, train
 from nearshot.training.checkpoint import read_checkpoint
 
 RESULTS = Path(__file__).parent / "results"
@@ -171,31 +168,8 @@ def make_files(folder: Path) -> dict[str, Reader]:
     def episodes_of(at: Path) -> Any:
         return read_episodes(at / "episodes.safetensors", labels=classes, fingerprint="f").images
 
-    Results(folder / "results").put(result_of(RunFolder(folder / "run"), "own", {}))
-    (result,) = (folder / "results").rglob("*.json")
-
-    def result_of_run(at: Path) -> Any:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # one sentence about the damaged file
-            results = list(Results(at / "results"))
-        if not results:
-            raise FileFormatError("The result is damaged.")
-        return {
-            name: results[0].content[name]
-            for name in ("config", "fingerprints", "history", "accuracies")
-        }
-
     def checkpoint_of(at: Path) -> Any:
         return read_checkpoint(at / "run/checkpoint.pt")
-
-    with closing(Project(folder / "app", [photos])) as project:
-        project.add_class("class 0")
-        project.set_label([photo.id for photo in project.present[:5]], "class 0")
-        project.save()
-
-    def project_of(at: Path) -> Any:
-        with closing(Project(at / "app", [])) as opened:
-            return opened.classes, opened.labels
 
     store = [(f"a store's {name}", f"data/photos/16/train/{name}") for name in STORE_FILES]
     cache = next(path.relative_to(folder) for path in (folder / "cache").rglob("*.f32"))
@@ -209,21 +183,10 @@ def make_files(folder: Path) -> dict[str, Reader]:
         "features (.npz)": Reader("plain.npz", features_of("plain.npz")),
         "features (compressed .npz)": Reader("compressed.npz", features_of("compressed.npz")),
         "episodes": Reader("episodes.safetensors", episodes_of),
-        "a project of the app": Reader("app/project.json", project_of),
-        "a result": Reader(str(result.relative_to(folder)), result_of_run),
         "embedding cache": Reader(
             str(cache), lambda at: EmbeddingCache(at / "cache", "key", 64).get("image")
         ),
         **{name: Reader(file, store_of) for name, file in store},
-        "a run's config.json": Reader(
-            "run/config.json", lambda at: RunFolder(at / "run").read_config()
-        ),
-        "a run's classes": Reader(
-            "run/training_classes.json", lambda at: RunFolder(at / "run").read_trained_on()
-        ),
-        "a run's result.json": Reader(
-            "run/result.json", lambda at: RunFolder(at / "run").read_best()
-        ),
     }
 
 

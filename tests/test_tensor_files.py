@@ -81,3 +81,15 @@ def test_json_keeps_names_that_are_not_utf8(tmp_path: Path) -> None:
     content = {os.fsdecode(b"caf\xe9"): "日本", "class": "é"}
     write_json(tmp_path / "names.json", content)
     assert read_json(tmp_path / "names.json") == content
+
+
+def test_json_may_be_edited_unless_it_has_a_checksum(tmp_path: Path) -> None:
+    path = tmp_path / "file.json"
+    for checksum in (False, True):
+        write_json(path, {"epochs": 3}, checksum=checksum)
+        path.write_text(path.read_text().replace("3", "4", 1))
+        if checksum:
+            with pytest.raises(FileFormatError, match="file.json"):
+                read_json(path)
+        else:
+            assert read_json(path) == {"epochs": 4}

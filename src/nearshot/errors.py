@@ -1,4 +1,4 @@
-"""Exceptions for mistakes of a user. Their texts say what was expected, what came, and what to do."""
+"""Exceptions for mistakes of a user: what was expected, what came, and what to do."""
 
 import difflib
 from collections.abc import Iterable, Mapping
@@ -30,7 +30,7 @@ class FileFormatError(NearshotError, ValueError):
 
 
 class LeakError(NearshotError, ValueError):
-    """An evaluation would use what it must not: training classes, test data, or the labels of its queries."""
+    """An evaluation would use training classes, test data, or the labels of its queries."""
 
 
 class MissingExtraError(NearshotError, ImportError):
@@ -43,14 +43,11 @@ def did_you_mean(name: object, known: Iterable[object]) -> str:
     >>> did_you_mean("glyhps", ["cifar-fs", "glyphs"])
     " Did you mean 'glyphs'?"
     """
-    names = list(map(str, known))
-    folded = {one.casefold(): one for one in names}
-    near = (
-        []
-        if str(name) in names
-        else difflib.get_close_matches(str(name).casefold(), folded, n=1, cutoff=0.75)
-    )
-    return f" Did you mean {folded[near[0]]!r}?" if near else ""
+    names = {str(entry).casefold(): str(entry) for entry in known}
+    if str(name) in names.values():
+        return ""
+    near = difflib.get_close_matches(str(name).casefold(), names, n=1, cutoff=0.75)
+    return f" Did you mean {names[near[0]]!r}?" if near else ""
 
 
 def look_up(registry: Mapping[Key, Entry], name: Key, what: str) -> Entry:

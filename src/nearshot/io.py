@@ -1,4 +1,4 @@
-"""Atomic writes, file locks, and files of tensors and of JSON, with checksums."""
+"""Atomic writes, file locks, and files of tensors and of JSON."""
 
 from __future__ import annotations
 
@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 
 DISK_IS_FULL = (errno.ENOSPC, errno.EDQUOT)
 HAS_NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP)
-CHECKSUM, NONE_YET = "crc32", "0" * 8  # in the metadata of tensors, and in JSON objects
+# In the metadata of tensors, where the checksum is computed with zeros in its place, and in JSON.
+CHECKSUM = "crc32"
+NONE_YET = "0" * 8
 
 
 @contextmanager
@@ -32,10 +34,12 @@ def atomic_write(path: str | Path, *, durable: bool = True) -> Iterator[IO[bytes
     If writing fails, the previous file at `path` stays and no other file is left behind. A
     `durable` file also survives a power cut; without it, writing is much faster.
     """
-    path = Path(path).resolve()  # a symbolic link stays; its target is replaced
-    if not path.parent.is_dir() or path.is_dir():
-        why = "it is a folder" if path.is_dir() else f"the folder {path.parent} does not exist"
-        raise NearshotError(f"Cannot write {path}: {why}.")
+    # A symbolic link stays; its target is replaced.
+    path = Path(path).resolve()
+    if path.is_dir():
+        raise NearshotError(f"Cannot write {path}: it is a folder.")
+    if not path.parent.is_dir():
+        raise NearshotError(f"Cannot write {path}: the folder {path.parent} does not exist.")
     temporary = path.parent / f".{secrets.token_hex(8)}.partial"
     try:
         with naming_a_full_disk(path):
@@ -58,29 +62,33 @@ def atomic_write(path: str | Path, *, durable: bool = True) -> Iterator[IO[bytes
                 finally:
                     os.close(descriptor)
     finally:
-        with suppress(OSError):  # a read-only disk raises even if there is no such file
+        # A read-only disk raises even if the file does not exist.
+        with suppress(OSError):
             temporary.unlink(missing_ok=True)
 
 
 def write_tensors(
     path: str | Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]
 ) -> None:
-    """Write contiguous CPU tensors that share no memory as a safetensors file, atomically, with a checksum.
+    """Write tensors as a safetensors file, atomically, with a checksum.
 
-    The same content always gives the same bytes.
+    The tensors are contiguous, on the CPU, and share no memory. The same content always gives the
+    same bytes.
     """
-    import safetensors.torch  # noqa: PLC0415 (takes seconds to import, and most files need no torch)
+    # It takes seconds to import, and most files need no torch.
+    import safetensors.torch  # noqa: PLC0415
 
     # The library writes metadata in the order of a hash map, which varies between processes.
     plain = memoryview(safetensors.torch.save(dict(tensors)))
     n_bytes = int.from_bytes(plain[:8], "little")
     entries = json.loads(bytes(plain[8 : 8 + n_bytes]))
-    described = {
-        "__metadata__": {CHECKSUM: NONE_YET} | {name: metadata[name] for name in sorted(metadata)}
-    } | entries
+    sorted_metadata = {name: metadata[name] for name in sorted(metadata)}
+    described = {"__metadata__": {CHECKSUM: NONE_YET} | sorted_metadata} | entries
     text = json.dumps(described, ensure_ascii=False, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)  # tensors start at a multiple of 8 bytes
-    header, data = len(text).to_bytes(8, "little") + text, plain[8 + n_bytes :]
+    # Tensors start at a multiple of 8 bytes.
+    text += b" " * (-len(text) % 8)
+    header = len(text).to_bytes(8, "little") + text
+    data = plain[8 + n_bytes :]
     checksum = zlib.crc32(data, zlib.crc32(header))
     with atomic_write(path) as file:
         file.write(header.replace(NONE_YET.encode(), f"{checksum:08x}".encode(), 1))
@@ -90,9 +98,8 @@ def write_tensors(
 def read_tensors(path: str | Path) -> tuple[dict[str, str], dict[str, Tensor]]:
     """Return the metadata and the tensors of a safetensors file.
 
-    A file that has changed since `write_tensors` wrote it is an error. Files of other programs, and
-    of versions of
-    nearshot before 0.1, have no checksum, and are read without this check.
+    A file that has changed since `write_tensors` wrote it is an error. Files of other programs have
+    no checksum, and are read without this check.
     """
     from safetensors import SafetensorError, safe_open  # noqa: PLC0415
 
@@ -104,7 +111,9 @@ def read_tensors(path: str | Path) -> tuple[dict[str, str], dict[str, Tensor]]:
                 raise FileFormatError(
                     f"{path} is damaged: it has changed since it was written. Make it again."
                 )
-            return metadata, {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (no mapping)
+            # The file is no mapping.
+            names = file.keys()
+            return metadata, {name: file.get_tensor(name) for name in names}
     except SafetensorError as error:
         raise FileFormatError(
             f"{path} is not a safetensors file, or is damaged: {error}."
@@ -124,21 +133,34 @@ def _checksum(path: str | Path, written: str) -> str:
 
 
 def write_json(
-    path: str | Path, content: Mapping[str, Any], *, compact: bool = False, durable: bool = True
+    path: str | Path,
+    content: Mapping[str, Any],
+    *,
+    compact: bool = False,
+    checksum: bool = False,
+    durable: bool = True,
 ) -> None:
-    """Write a JSON object atomically, with a checksum; in one line if it is to be `compact`.
+    """Write a JSON object atomically.
 
-    Bytes of a file name that are not UTF-8 are escaped, and come back. For `durable` see
-    `atomic_write`.
+    Bytes of a file name that are not UTF-8 are escaped, and come back.
+
+    Args:
+        compact: write one line.
+        checksum: add a checksum, for files that nobody edits.
+        durable: as in `atomic_write`.
     """
-    layout: dict[str, Any] = {"separators": (",", ":")} if compact else {"indent": 2}
-    text = json.dumps({**content, CHECKSUM: _json_checksum(content)}, ensure_ascii=False, **layout)
+    if checksum:
+        content = {**content, CHECKSUM: _json_checksum(content)}
+    if compact:
+        text = json.dumps(content, ensure_ascii=False, separators=(",", ":"))
+    else:
+        text = json.dumps(content, ensure_ascii=False, indent=2)
     with atomic_write(path, durable=durable) as file:
         file.write((text + "\n").encode(errors="backslashreplace"))
 
 
 def read_json(path: str | Path) -> dict[str, Any]:
-    """Return a JSON object. One that has changed since `write_json` wrote it is an error; others have no checksum."""
+    """Return the JSON object in a file. One that has changed despite its checksum is an error."""
     try:
         content = json.loads(Path(path).read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
@@ -183,7 +205,8 @@ def readable(text: str) -> str:
     """
     try:
         content = text.encode(errors="surrogateescape")
-    except UnicodeEncodeError:  # a surrogate that does not stand for a byte
+    except UnicodeEncodeError:
+        # A surrogate that does not stand for a byte.
         content = text.encode(errors="backslashreplace")
     return content.decode(errors="backslashreplace")
 

@@ -1,4 +1,4 @@
-"""Text for people: messages and progress on standard error, and numbers and names in them."""
+"""Text for people: messages and progress on standard error, numbers and names."""
 
 import sys
 import unicodedata
@@ -17,6 +17,7 @@ from rich.progress import (
 
 from nearshot.io import readable
 
+# The values of a long list that are shown.
 SHOWN = 5
 Step = TypeVar("Step")
 
@@ -30,29 +31,43 @@ def printable(text: object) -> str:
     line = readable(str(text))
     if line.isprintable():
         return line
-    return "".join(
-        one.encode("unicode_escape").decode()
-        if unicodedata.category(one) in ("Cc", "Zl", "Zp")
-        else one
-        for one in line
-    )
+    return "".join(map(_escaped, line))
 
 
-def print_message(text: object, *, show: bool | None = None) -> None:
-    """Print a message to standard error, unless `show` is False, as for progress bars."""
-    print_line(Console(stderr=True, quiet=show is False), f"nearshot: {printable(text)}")
+def _escaped(character: str) -> str:
+    """Return a character, or the escape sequence of one that controls a terminal."""
+    if unicodedata.category(character) in ("Cc", "Zl", "Zp"):
+        return character.encode("unicode_escape").decode()
+    return character
+
+
+def print_message(text: object, *, progress: bool | None = None, show: bool | None = None) -> None:
+    """Print a message to standard error, unless `progress` is False, as for progress bars."""
+    is_quiet = progress is False or show is False
+    print_line(Console(stderr=True, quiet=is_quiet), f"nearshot: {printable(text)}")
 
 
 def print_line(console: Console, sentence: str) -> None:
-    """Print a sentence in one line, without markup: a terminal wraps it, and a log file does not."""
+    """Print a sentence in one line, without markup; a terminal wraps it, a log file does not."""
     console.print(sentence, markup=False, highlight=False, soft_wrap=True)
 
 
 def with_progress(
-    steps: Sequence[Step], description: str, *, show: bool | None = None
+    steps: Sequence[Step],
+    description: str,
+    *,
+    progress: bool | None = None,
+    show: bool | None = None,
 ) -> Iterator[Step]:
-    """Yield the steps, with a transient progress bar on standard error; None shows it only on a terminal."""
-    if not (sys.stderr.isatty() if show is None else show):
+    """Yield the steps, with a transient progress bar on standard error.
+
+    If `progress` is None, the bar is only shown on a terminal.
+    """
+    if show is not None:
+        progress = show
+    if progress is None:
+        progress = sys.stderr.isatty()
+    if not progress:
         yield from steps
         return
     columns = (
@@ -62,17 +77,19 @@ def with_progress(
         TimeElapsedColumn(),
         TimeRemainingColumn(),
     )
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-        yield from progress.track(steps)
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        yield from bar.track(steps)
 
 
-def counted(number: int, one: str, many: str | None = None) -> str:
+def counted(number: int, singular: str, plural: str | None = None) -> str:
     """Return a number with its noun.
 
     >>> counted(1, "class", "classes"), counted(1200, "image")
     ('1 class', '1,200 images')
     """
-    return f"{number:,} {one if number == 1 else many or one + 's'}"
+    if number == 1:
+        return f"{number:,} {singular}"
+    return f"{number:,} {plural or singular + 's'}"
 
 
 def format_list(values: Iterable[Any], formatted: Callable[[Any], str] = repr) -> str:

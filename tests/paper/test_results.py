@@ -13,7 +13,7 @@ from tests.helpers.tiny import prepare_tiny
 from tests.helpers.tiny_jobs import TINY_SIZE, done_in
 
 from nearshot.cli import main
-from nearshot.io import CHECKSUM, read_json
+from nearshot.io import read_json
 from nearshot.paper import RECIPES
 from nearshot.paper.jobs import Job, jobs_of, plan_jobs
 from nearshot.paper.results import LeftOutWarning, Measurement, Results, RunResult, result_of
@@ -78,11 +78,10 @@ def test_what_was_measured_is_not_replaced_by_what_validation_found(tmp_path: Pa
 
 
 def changed(part: str | None = None, **changes: Any) -> Callable[[str], str]:
-    """Change entries of a result, or of a part of it. It has no checksum, as one of an earlier version."""
+    """Change entries of a result, or of a part of it."""
 
     def change(text: str) -> str:
         content = json.loads(text)
-        del content[CHECKSUM]
         (content[part] if part else content).update(changes)
         return json.dumps(content)
 

@@ -138,7 +138,7 @@ def _pack(
     for file, n_bytes in image_bytes.items():
         with file.open("ab") as opened:
             opened.truncate((state["n_read"] - len(state["broken"])) * n_bytes)
-    write_json(folder / "state.json", state)
+    write_json(folder / "state.json", state, checksum=True)
     # Threads that read small images would mostly wait for each other, for the interpreter.
     in_threads = any(image.n_bytes > LARGE for image in images[:100])
     with (
@@ -165,7 +165,7 @@ def _pack(
             pixel_file.flush()
             hash_file.flush()
             state["n_read"] = start + len(batch)
-            write_json(folder / "state.json", state)
+            write_json(folder / "state.json", state, checksum=True)
     _describe(folder, images, manifest, dict(state["broken"]))
 
 
@@ -206,4 +206,4 @@ def _describe(
     with atomic_write(folder / "names.txt") as file:
         file.write("\n".join(names).encode())
     fingerprint = stores.fingerprint_of(found, hashes, labels, names)
-    write_json(folder / "manifest.json", found | {"fingerprint": fingerprint})
+    write_json(folder / "manifest.json", found | {"fingerprint": fingerprint}, checksum=True)
