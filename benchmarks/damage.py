@@ -32,7 +32,7 @@ from PIL import Image
 from nearshot import FewShotClassifier, load_backbone
 from nearshot.data import Store, prepare_folder
 from nearshot.errors import NearshotError
-from nearshot.estimator.embedder import EmbeddingCache
+from nearshot.estimator.embedding_cache import EmbeddingCache
 from nearshot.evaluation import (
     FeatureSet,
     evaluate_features,

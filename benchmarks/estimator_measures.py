@@ -15,7 +15,7 @@ from sklearn.metrics import roc_auc_score
 from sklearn.neighbors import KNeighborsClassifier, NearestCentroid
 
 from nearshot import FewShotClassifier
-from nearshot.estimator.leave_one_out import typical_temperature
+from nearshot.estimator.calibration import typical_temperature
 from nearshot.estimator.novelty import choose_threshold, held_out_novelties
 from nearshot.evaluation import FeatureSet, prepare_features, sample_episodes
 from nearshot.text import with_progress
@@ -105,8 +105,8 @@ def spread_of(values: list[float]) -> dict[str, float]:
 
 def newness(model: FewShotClassifier, pictures: Array) -> dict[str, Array]:
     """Return nearshot's novelty, and others that one might use instead; higher is newer."""
-    support = model._fitted.support
-    query = model._fitted.prepare(pictures)
+    support = model.fitted_state().support
+    query = model.fitted_state().prepare(pictures)
     to_means = torch.cdist(query, support.means).sort(dim=1).values.numpy()
     return {
         OURS: model.novelty(pictures),
@@ -130,7 +130,7 @@ def rejection(features: FeatureSet, episodes: list[Task]) -> dict[str, Any]:
         for kind in known:
             values = np.concatenate([known[kind], unseen[kind]])
             auroc.setdefault(kind, []).append(100 * float(roc_auc_score(truth, values)))
-        left_out = held_out_novelties(model._fitted.support)
+        left_out = held_out_novelties(model.fitted_state().support)
         for rate in RATES:
             threshold = choose_threshold(left_out, rate)  # what `fit` does with this unknown_rate
             reached[rate]["known"].append(100 * float((known[OURS] > threshold).mean()))
@@ -155,7 +155,7 @@ def calibration(features: FeatureSet, episodes: list[Task], classifier: Any) -> 
     temperatures = []
     for task in with_progress(episodes, f"calibration of {classifier}"):
         model = model_of(features, classifier=classifier).fit(task.support, task.labels)
-        scores = model._fitted.answer(model._fitted.prepare(task.query)).scores
+        scores = model.fitted_state().answer(model.fitted_state().prepare(task.query)).scores
 
         codes = torch.from_numpy(task.query_labels)
 
@@ -168,7 +168,7 @@ def calibration(features: FeatureSet, episodes: list[Task], classifier: Any) -> 
             lambda log, loss=loss: loss(np.exp(log)), bounds=(-9, 5), method="bounded"
         )
         losses["chosen"].append(loss(model.temperature_))
-        losses["usual"].append(loss(typical_temperature(model._fitted.support, classifier)))
+        losses["usual"].append(loss(typical_temperature(model.fitted_state().support, classifier)))
         losses["1"].append(loss(1.0))
         losses["hindsight"].append(float(best.fun))
         temperatures.append(model.temperature_)

@@ -350,7 +350,7 @@ def unknowns(photos: Photos) -> list[dict[str, Any]]:
 
 def newness(models: dict[str, FewShotClassifier], images: Array) -> dict[str, Array]:
     """Return how new images are, in several ways; higher is newer."""
-    fitted = models["auto"]._fitted
+    fitted = models["auto"].fitted_state()
     query = fitted.prepare(images)
     scores = fitted.answer(query).scores
     return {

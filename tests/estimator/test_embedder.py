@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from nearshot.data.augment import centre_crop, normalise_images, view_of
 from nearshot.errors import FileFormatError, NearshotError
 from nearshot.estimator import Embedder
-from nearshot.estimator.embedder import EmbeddingCache
+from nearshot.estimator.embedding_cache import EmbeddingCache
 from nearshot.models import Backbone, build_backbone
 
 SIDE = 16
@@ -144,7 +144,7 @@ def test_a_feature_of_zeros_is_an_error(
         assert [str(path) in str(one) for path, one in zip(folder, errors, strict=True)] == [
             True
         ] * len(folder)
-        assert all("larger --input-size" in str(one) for one in errors)
+        assert all("input_size" in str(one) for one in errors)
 
 
 def test_a_picture_is_embedded_once(backbone: Backbone, folder: list[Path], tmp_path: Path) -> None:
@@ -186,7 +186,7 @@ def test_a_damaged_entry_is_made_again(
 
 
 def test_the_oldest_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nearshot.estimator.embedder.MAX_CACHED", 10)
+    monkeypatch.setattr("nearshot.estimator.embedding_cache.MAX_CACHED", 10)
     cache = EmbeddingCache(tmp_path, "k" * 64, 2)
     for number in range(11):
         cache.put(f"{number:064}", np.array([number, 0], np.float32))

@@ -17,14 +17,14 @@ from tests.helpers.clouds import clouds
 
 from nearshot import FewShotClassifier
 from nearshot.errors import InputError
+from nearshot.estimator.calibration import choose_temperature
 from nearshot.estimator.leave_one_out import (
-    HeldOut,
-    SolvedRidge,
-    choose_temperature,
-    estimate_from,
-    rounds,
+    HeldOutScores,
+    estimate_accuracy,
+    leave_one_out_rounds,
 )
 from nearshot.estimator.novelty import TYPICAL_BY_SCORE, choose_threshold, held_out_novelties
+from nearshot.estimator.ridge import HeldOutRidge
 from nearshot.estimator.support import Support
 from nearshot.evaluation import CLASSIFIERS
 
@@ -43,7 +43,7 @@ def support_of(sizes: list[int], seed: int) -> Support:
 def test_every_image_that_can_be_is_left_out_once(sizes: list[int], seed: int) -> None:
     support = support_of(sizes, seed)
     asked: list[int] = []
-    for kept, tested in rounds(support):
+    for kept, tested in leave_one_out_rounds(support):
         assert not set(kept.tolist()) & set(tested.tolist())
         left = support.subset(kept).counts
         assert (left >= 1).all()
@@ -59,7 +59,7 @@ def test_every_image_that_can_be_is_left_out_once(sizes: list[int], seed: int) -
 def test_of_many_images_all_classes_are_asked_about_equally(n_classes: int, n_shot: int) -> None:
     codes = torch.arange(n_classes).repeat(n_shot)
     asked = torch.cat(
-        [tested for _, tested in rounds(Support(torch.zeros(len(codes), 1), codes, n_classes))]
+        [tested for _, tested in leave_one_out_rounds(Support(torch.zeros(len(codes), 1), codes, n_classes))]
     )
     assert len(asked.unique()) == len(asked) == min(len(codes), 1000)
     times = torch.bincount(codes[asked], minlength=n_classes)
@@ -77,7 +77,7 @@ def test_held_out_scores_of_ridge_regression_without_another_fit(dim: int) -> No
         + support.codes[:, None]
     )
     support = replace(support, features=features)
-    ridge = SolvedRidge(support)
+    ridge = HeldOutRidge(support)
     counts = support.counts.tolist()
     weights = [len(features) / 4 / counts[code] for code in support.codes.tolist()]
     mean = torch.stack([features[support.codes == code].mean(0) for code in range(4)]).mean(0)
@@ -85,7 +85,7 @@ def test_held_out_scores_of_ridge_regression_without_another_fit(dim: int) -> No
         (torch.tensor(weights, dtype=torch.float64) * (features - mean).square().sum(1)).mean()
     )
     n_tested = 0
-    for kept, tested in rounds(support):
+    for kept, tested in leave_one_out_rounds(support):
         found = ridge.held_out_scores(tested, kept)
         by_class = [
             [image for image in kept.tolist() if support.codes[image] == code] for code in range(4)
@@ -204,11 +204,11 @@ def test_an_estimate_of_many_images_and_of_none() -> None:
     for rows in (slice(None, None, 50), slice(5)):  # one image per class, and one class
         with pytest.raises(InputError, match="at least 2 classes, and at least 2 images"):
             FewShotClassifier().fit(drawn.support[rows], drawn.labels[rows]).estimate_accuracy()
-    right = HeldOut(torch.eye(2).repeat(5, 1), torch.arange(2).repeat(5), 4, torch.arange(10))
-    assert (
-        estimate_from(right._replace(codes=1 - right.codes), torch.tensor([5, 5])).interval[0]
-        == 0.0
+    right = HeldOutScores(
+        torch.eye(2).repeat(5, 1), torch.arange(2).repeat(5), torch.arange(10), n_known=4
     )
+    wrong = replace(right, codes=1 - right.codes)
+    assert estimate_accuracy(wrong, torch.tensor([5, 5])).interval[0] == 0.0
     for sizes, told in (
         ([6, 5], "10 of 11 images held out"),
         (
@@ -216,7 +216,7 @@ def test_an_estimate_of_many_images_and_of_none() -> None:
             "10 of 1,021 images held out in 20 parts; not tested: 2 classes with a single image",
         ),
     ):
-        assert estimate_from(right, torch.tensor(sizes)).method == told
+        assert estimate_accuracy(right, torch.tensor(sizes)).method == told
 
 
 @given(st.lists(st.integers(1, 6), min_size=1, max_size=4), st.integers(0, 1000))
@@ -328,7 +328,7 @@ def test_the_novelty_of_ridge_regression_counts_its_score() -> None:
     np.testing.assert_allclose(model.novelty(drawn.query), expected, rtol=1e-9)
     assert best.min() < 0.5 < best.max()
     # The threshold, from images that are held out: one of every class at a time.
-    held_out, distances = [], held_out_novelties(model._fitted.support).view(5, 5)
+    held_out, distances = [], held_out_novelties(model.fitted_state().support).view(5, 5)
     for number in range(5):
         kept = [torch.cat([images[:number], images[number + 1 :]]) for images in support]
         for code in range(5):

@@ -75,7 +75,11 @@ def resize(request: pytest.FixtureRequest) -> tuple[Run, dict[str, Any]]:
     """The resizing part alone; its outputs are levels of 0 to 255."""
     images = torch.zeros(2, 30, 40, 3, dtype=torch.uint8)
     model = to_onnx(
-        Resize(SIDE, *request.param), images, ["image", "height", "width"], "images", ["squares"]
+        Resize(SIDE, *request.param),
+        images,
+        axes=("image", "height", "width"),
+        input_name="images",
+        output_names=["squares"],
     )
     return opened(model.SerializeToString()), {
         "interpolation": request.param[0],

@@ -9,7 +9,7 @@ from nearshot.estimator.suggestions import (
     POOL,
     held_out_probabilities,
     k_centres,
-    label_next,
+    choose_next,
     suspicious_labels,
 )
 
@@ -41,7 +41,7 @@ def test_centres_are_those_of_the_loop(n: int) -> None:
 def test_the_most_doubtful_come_first_and_variety_decides_among_them() -> None:
     generator = np.random.default_rng(0)
     directions, doubt = generator.normal(size=(100, 5)), generator.random(100)
-    chosen = label_next(directions, 6, doubt)
+    chosen = choose_next(directions, 6, doubt)
     assert chosen[0] == doubt.argmax()
     pool = sorted(range(100), key=lambda image: -doubt[image])[: POOL * 6]
     assert chosen.tolist() == [pool[place] for place in slow_k_centres(directions[pool], 6)]
@@ -51,8 +51,8 @@ def test_without_labels_every_cluster_is_visited() -> None:
     """Five tight clusters of ten images: the first five photos are of five clusters."""
     centres = 10 * np.eye(5)
     directions = np.repeat(centres, 10, axis=0) + np.random.default_rng(1).normal(size=(50, 5)) / 10
-    assert sorted(image // 10 for image in label_next(directions, 5)) == [0, 1, 2, 3, 4]
-    assert label_next(directions[:0], 5).tolist() == []
+    assert sorted(image // 10 for image in choose_next(directions, 5)) == [0, 1, 2, 3, 4]
+    assert choose_next(directions[:0], 5).tolist() == []
 
 
 def test_held_out_answers_are_those_of_classifiers_without_the_image() -> None:

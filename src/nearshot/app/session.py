@@ -18,7 +18,7 @@ from nearshot.estimator import AccuracyEstimate, Embedder, FewShotClassifier
 from nearshot.estimator.suggestions import (
     Floats,
     held_out_probabilities,
-    label_next,
+    choose_next,
     rank_unlabelled,
     suspicious_labels,
 )
@@ -74,7 +74,7 @@ def fit_model(features: Mapping[str, Floats], labels: Mapping[str, str], **setti
     if len(support) < 2:
         directions = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
         return Model(
-            label_next=tuple(others[place] for place in label_next(directions, N_SUGGESTIONS))
+            label_next=tuple(others[place] for place in choose_next(directions, N_SUGGESTIONS))
         )
     classifier = FewShotClassifier(None, unknown_label=UNKNOWN, **settings)
     classifier.fit(np.stack([features[one] for one in support]), [labels[one] for one in support])
@@ -86,7 +86,7 @@ def fit_model(features: Mapping[str, Floats], labels: Mapping[str, str], **setti
     if others:
         ranked = rank_unlabelled(classifier, vectors, N_SUGGESTIONS)
         guesses = _guesses(others, classifier, ranked.probabilities, ranked.doubt, ranked.is_novel)
-        chosen = ranked.next.tolist()
+        chosen = ranked.label_next.tolist()
     places, probabilities = held_out_probabilities(classifier)
     codes, tested = classifier.support_labels_[places], [support[place] for place in places]
     wrong, n = suspicious_labels(probabilities, codes), len(classifier.classes_)

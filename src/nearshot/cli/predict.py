@@ -176,7 +176,7 @@ def _answers(
     """Yield an answer per image, while later ones are being read."""
     from nearshot.estimator.explanation import explain_answers  # noqa: PLC0415 (imports scikit-learn)
 
-    fitted = classifier._ready()
+    fitted = classifier.fitted_state()
     features = embedder_of(classifier).stream(paths)
     # A progress bar would mix with lines on the same terminal.
     show = sys.stderr.isatty() and not sys.stdout.isatty()

@@ -76,7 +76,7 @@ class Suggest:
     def run(self, console: Console) -> None:
         """Print the suggestions."""
         from nearshot.estimator.find_images import find_images  # noqa: PLC0415 (imports scikit-learn)
-        from nearshot.estimator.suggestions import labelled_already  # noqa: PLC0415
+        from nearshot.estimator.suggestions import are_labelled  # noqa: PLC0415
 
         check_count(self.count, "count")
         found_images = find_images(self.images)
@@ -94,7 +94,7 @@ class Suggest:
             if not isinstance(one, NearshotError)
         }
         if new:
-            known = labelled_already(classifier, np.stack(list(new.values())))
+            known = are_labelled(classifier, np.stack(list(new.values())))
             new = {
                 path: one for (path, one), skip in zip(new.items(), known, strict=True) if not skip
             }
@@ -133,7 +133,7 @@ def _suggestions(
 
     if features:
         ranked = rank_unlabelled(classifier, np.stack(list(features.values())), count)
-        for place in ranked.next:
+        for place in ranked.label_next:
             why = (
                 NOVEL
                 if ranked.is_novel[place]
@@ -155,7 +155,7 @@ def _print_tables(
 ) -> None:
     n_labelled, n_checked = (
         len(classifier.support_labels_),
-        len(classifier._ready().held_out.images),
+        len(classifier.fitted_state().held_out.images),
     )
     labelled = counted(n_labelled, "labelled image") + (
         f" ({n_checked:,} checked)" if n_checked < n_labelled else ""

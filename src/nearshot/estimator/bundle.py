@@ -7,81 +7,132 @@ backbone's, as in a weights file (`nearshot.models.weights`). Its metadata are `
 
 import json
 import math
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from nearshot.errors import FileFormatError, InputError
-from nearshot.estimator.state import ClassifierSettings, Fitted
-from nearshot.estimator.support import AUTO
+from nearshot.estimator.head import AUTO_CLASSIFIER
+from nearshot.estimator.state import Array, ClassifierSettings, FittedState
 from nearshot.io import read_tensors, write_tensors
 from nearshot.models import Backbone
 from nearshot.models.weights import backbone_content, backbone_of_content
 
-FORMAT, VERSION = "nearshot-classifier", "1"
-SETTINGS = (*ClassifierSettings._fields, "n_views")
-OWN_TENSORS = ("support_features", "support_labels", "centre")
+FORMAT = "nearshot-classifier"
+VERSION = "1"
+OWN_TENSORS = ("support_features", "support_labels", "centre")  # the others are the backbone's
+CENTRE_IS_A_TENSOR = "array"  # in the place of the parameter `centre`
 LABEL_KINDS = "biufU"  # NumPy's kinds: booleans, numbers, strings
-MAX_LABEL_BYTES = (
-    1 << 28
-)  # of all classes; a type such as <U500000000 would take gigabytes for a few letters
+# Of all classes: a type such as <U500000000 would take gigabytes for a few letters.
+MAX_LABEL_BYTES = 1 << 28
 
 
-def write_bundle(fitted: Fitted, path: str | Path) -> None:
+@dataclass(frozen=True, eq=False)
+class Bundle:
+    """The content of a file: `FittedState` without its embedder, and what it is made of.
+
+    Attributes:
+        settings, classes, features, codes, names, feature_names, centre, temperature, threshold:
+            as in `FittedState`.
+        n_views: how many views of an image are embedded.
+        backbone: the network, if it is in the file.
+        needs_backbone: whether the classifier has a backbone that could not be saved.
+    """
+
+    settings: ClassifierSettings
+    classes: Array
+    features: Array
+    codes: Array
+    names: list[str]
+    feature_names: Array | None
+    centre: Array | None
+    temperature: float
+    threshold: float
+    n_views: int
+    backbone: Backbone | None
+    needs_backbone: bool
+
+
+def write_bundle(state: FittedState, path: str | Path) -> None:
     """Write a fitted classifier to a safetensors file, atomically."""
-    settings, classes = fitted.settings, fitted.classes
-    if classes.dtype == object and all(isinstance(one, str) for one in classes):
+    classes = state.classes
+    if classes.dtype == object and all(isinstance(label, str) for label in classes):
         classes = classes.astype(str)
-    parameters = {
-        k: v.item() if isinstance(v, np.generic) else v for k, v in settings._asdict().items()
-    }
-    if settings.classifier == "auto":
-        parameters["classifier"] = AUTO.name  # whatever "auto" stands for when the file is read
-    if not (settings.centre is None or isinstance(settings.centre, str)):
-        parameters["centre"] = "array"
-    if classes.dtype.kind not in LABEL_KINDS or not isinstance(
-        parameters["unknown_label"], str | int | float
-    ):
+    unknown_label = _to_python(state.settings.unknown_label)
+    if classes.dtype.kind not in LABEL_KINDS or not isinstance(unknown_label, str | int | float):
         raise InputError(
-            f"Saved labels must be strings or numbers (got {classes.dtype} and {settings.unknown_label!r})."
+            f"Saved labels must be strings or numbers (got {classes.dtype} and {unknown_label!r})."
         )
-    backbone = None if fitted.embedder is None else fitted.embedder.backbone
-    if fitted.embedder is not None and fitted.embedder.n_views > 1:
-        parameters["n_views"] = int(fitted.embedder.n_views)
-    described: dict[str, Any] = {
-        "parameters": parameters,
+    backbone = None if state.embedder is None else state.embedder.backbone
+    tensors = {
+        "support_features": _to_tensor(state.features),
+        "support_labels": _to_tensor(state.codes.astype(np.int64)),
+    }
+    if state.centre is not None:
+        tensors["centre"] = _to_tensor(state.centre)
+    backbone_description = None
+    if isinstance(backbone, Backbone):
+        weights, backbone_description = backbone_content(backbone)
+        tensors |= weights
+    description = {
+        "parameters": _parameters(state),
         "classes": classes.tolist(),
         "classes_type": classes.dtype.str,
-        "names": fitted.names,
-        "temperature": fitted.temperature,
-        "threshold": fitted.threshold if math.isfinite(fitted.threshold) else None,
-        "feature_names": None if fitted.columns is None else fitted.columns.tolist(),
+        "names": state.names,
+        "temperature": state.temperature,
+        "threshold": state.threshold if math.isfinite(state.threshold) else None,
+        "feature_names": None if state.feature_names is None else state.feature_names.tolist(),
         "needs_backbone": backbone is not None and not isinstance(backbone, Backbone),
-        "backbone": None,
+        "backbone": backbone_description,
     }
-    arrays = {"support_features": fitted.features, "support_labels": fitted.codes.astype(np.int64)}
-    if fitted.centre is not None:
-        arrays["centre"] = fitted.centre
-    tensors = {
-        name: torch.from_numpy(np.array(array, order="C")) for name, array in arrays.items()
-    }  # no shared memory
-    if isinstance(backbone, Backbone):
-        weights, described["backbone"] = backbone_content(backbone)
-        tensors |= weights
     metadata = {
         "format": FORMAT,
         "version": VERSION,
-        "classifier": json.dumps(described, allow_nan=False),
+        "classifier": json.dumps(description, allow_nan=False),
     }
     write_tensors(path, tensors, metadata)
 
 
-def read_bundle(path: str | Path) -> tuple[dict[str, Any], dict[str, Any], Backbone | None, bool]:
-    """Read a classifier: fields of `Fitted`, its parameters, its backbone, and whether a backbone could not be saved.
+def _parameters(state: FittedState) -> dict[str, Any]:
+    """Return the constructor's parameters as JSON can hold them."""
+    settings = state.settings
+    classifier = settings.classifier
+    if classifier == "auto":
+        classifier = AUTO_CLASSIFIER.name  # whatever "auto" is when the file is read
+    centre = settings.centre
+    if centre is not None and not isinstance(centre, str):
+        centre = CENTRE_IS_A_TENSOR
+    parameters = {
+        "classifier": classifier,
+        "n_neighbors": _to_python(settings.n_neighbors),
+        "centre": centre,
+        "normalise": _to_python(settings.normalise),
+        "temperature": _to_python(settings.temperature),
+        "unknown_rate": _to_python(settings.unknown_rate),
+        "unknown_label": _to_python(settings.unknown_label),
+    }
+    if state.embedder is not None and state.embedder.n_views > 1:
+        parameters["n_views"] = int(state.embedder.n_views)
+    return parameters
 
-    Nothing in the file is executed; a damaged file, or one of another format, is an error.
+
+def _to_python(value: Any) -> Any:
+    """Return a number of NumPy as Python's, which JSON can hold."""
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def _to_tensor(array: Array) -> Tensor:
+    return torch.from_numpy(np.array(array, order="C"))  # a copy: files share no memory
+
+
+def read_bundle(path: str | Path) -> Bundle:
+    """Read a classifier. Nothing in the file is executed.
+
+    A damaged file, or one of another format, is an error.
     """
     path = Path(path)
     if not path.is_file():
@@ -91,45 +142,62 @@ def read_bundle(path: str | Path) -> tuple[dict[str, Any], dict[str, Any], Backb
         raise FileFormatError(
             f"{path} is a safetensors file, but not a classifier saved by nearshot."
         )
-    if metadata.get("version") != VERSION:
+    version = metadata.get("version")
+    if version != VERSION:
         raise FileFormatError(
-            f"{path} has format version {metadata.get('version')!r}; this nearshot reads version {VERSION}. Update it."
+            f"{path} has format version {version!r}; this nearshot reads version {VERSION}. "
+            "Update nearshot."
         )
+    own_tensors = {name: tensors[name].numpy() for name in OWN_TENSORS if name in tensors}
+    weights = {name: tensor for name, tensor in tensors.items() if name not in OWN_TENSORS}
     try:
-        described = json.loads(metadata["classifier"])
-        classes, kind = described["classes"], np.dtype(described["classes_type"])
-        columns, threshold, content = (
-            described[name] for name in ("feature_names", "threshold", "backbone")
+        description = json.loads(metadata["classifier"])
+        parameters = description["parameters"]
+        backbone_description = description["backbone"]
+        threshold = description["threshold"]
+        feature_names = description["feature_names"]
+        centre = own_tensors.get("centre")
+        bundle = Bundle(
+            settings=_read_settings(parameters, centre),
+            classes=_read_classes(description["classes"], description["classes_type"]),
+            features=own_tensors["support_features"],
+            codes=own_tensors["support_labels"],
+            names=list(description["names"]),
+            feature_names=None if feature_names is None else np.array(feature_names, dtype=object),
+            centre=centre,
+            temperature=float(description["temperature"]),
+            threshold=math.inf if threshold is None else float(threshold),
+            n_views=parameters.get("n_views", 1),
+            backbone=None,
+            needs_backbone=bool(description["needs_backbone"]),
         )
-        if kind.kind not in LABEL_KINDS or len(classes) * kind.itemsize > MAX_LABEL_BYTES:
-            raise ValueError(kind)  # noqa: TRY301 (caught with all other damage)
-        arrays = {name: tensors.pop(name).numpy() for name in OWN_TENSORS if name in tensors}
-        learnt: dict[str, Any] = {
-            "classes": np.array(classes, dtype=kind),
-            "features": arrays["support_features"],
-            "codes": arrays["support_labels"],
-            "names": list(described["names"]),
-            "columns": None if columns is None else np.array(columns, dtype=object),
-            "centre": arrays.get("centre"),
-            "temperature": float(described["temperature"]),
-            "threshold": math.inf if threshold is None else float(threshold),
-        }
-        parameters = {
-            name: value for name, value in described["parameters"].items() if name in SETTINGS
-        }
-        needs_backbone = bool(described["needs_backbone"])
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise FileFormatError(
             f"{path} is damaged: its description of the classifier cannot be read."
         ) from error
-    codes, shape = learnt["codes"], learnt["features"].shape
-    if (
-        codes.shape != shape[:1]
-        or len(learnt["names"]) != len(codes)
-        or set(codes.tolist()) != {*range(len(classes))}
-    ):
+    n_images = len(bundle.features)
+    has_every_class = set(bundle.codes.tolist()) == set(range(len(bundle.classes)))
+    if bundle.codes.shape != (n_images,) or len(bundle.names) != n_images or not has_every_class:
         raise FileFormatError(f"{path} is damaged: its support images and labels do not match.")
-    if parameters.get("centre") == "array":
-        parameters["centre"] = learnt["centre"]
-    backbone = None if content is None else backbone_of_content(tensors, content, path)
-    return learnt, parameters, backbone, needs_backbone
+    if backbone_description is None:
+        return bundle
+    return replace(bundle, backbone=backbone_of_content(weights, backbone_description, path))
+
+
+def _read_settings(parameters: dict[str, Any], centre: Array | None) -> ClassifierSettings:
+    return ClassifierSettings(
+        classifier=parameters["classifier"],
+        n_neighbors=parameters["n_neighbors"],
+        centre=centre if parameters["centre"] == CENTRE_IS_A_TENSOR else parameters["centre"],
+        normalise=parameters["normalise"],
+        temperature=parameters["temperature"],
+        unknown_rate=parameters["unknown_rate"],
+        unknown_label=parameters["unknown_label"],
+    )
+
+
+def _read_classes(labels: list[Any], type_name: str) -> Array:
+    kind = np.dtype(type_name)
+    if kind.kind not in LABEL_KINDS or len(labels) * kind.itemsize > MAX_LABEL_BYTES:
+        raise ValueError(kind)
+    return np.array(labels, dtype=kind)

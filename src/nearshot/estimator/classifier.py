@@ -1,12 +1,14 @@
 """`FewShotClassifier`: a scikit-learn classifier from a handful of labelled images."""
 
-import itertools
+from collections.abc import Callable
 from copy import copy
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, Literal, Self
 
 import numpy as np
 import numpy.typing as npt
+import torch
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import (
@@ -15,21 +17,22 @@ from sklearn.utils.validation import (
     column_or_1d,
     validate_data,
 )
-from torch import Tensor
+from torch import Tensor, nn
 
+from nearshot.data.images import Pixels
 from nearshot.errors import InputError
 from nearshot.estimator.bundle import read_bundle, write_bundle
 from nearshot.estimator.embedder import Embedder
 from nearshot.estimator.explanation import Explanation, explain_answers
+from nearshot.estimator.leave_one_out import AccuracyEstimate, estimate_accuracy
 from nearshot.estimator.read_images import are_images, image_list, image_name, without_tensors
-from nearshot.estimator.leave_one_out import AccuracyEstimate, estimate_from
+from nearshot.estimator.repeated_images import warn_about_repeated_images
 from nearshot.estimator.state import (
     Array,
     ClassifierSettings,
-    Fitted,
-    are_mixed,
-    learn,
-    warn_about_repeated_images,
+    FittedState,
+    fit_state,
+    mix_numbers_and_strings,
 )
 from nearshot.models.recommended import AUTO
 from nearshot.text import format_list
@@ -94,7 +97,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def __init__(
         self,
-        backbone: Any = "auto",
+        backbone: str | Path | nn.Module | Callable[[Pixels], Any] | None = "auto",
         *,
         classifier: str = "auto",
         n_neighbors: int | None = None,
@@ -103,7 +106,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         temperature: Literal["auto"] | float = "auto",
         unknown_rate: float | None = None,
         unknown_label: Any = "unknown",
-        device: Any = "auto",
+        device: str | torch.device = "auto",
         cache_dir: str | Path | None = None,
         input_size: int | None = None,
         n_views: int = 1,
@@ -125,34 +128,48 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def fit(self, X: Any, y: Any) -> Self:  # noqa: N803
         """Learn classes from labelled images, and forget the previous ones."""
-        return self._learn(X, y, None)
+        return self._learn(X, y, previous=None)
 
     def partial_fit(self, X: Any, y: Any, classes: Any = None) -> Self:  # noqa: N803
-        """Add labelled images of known or new classes. `classes`, which scikit-learn gives, is not needed."""
-        return self._learn(X, y, self._fitted if self.__sklearn_is_fitted__() else None)
+        """Add labelled images of known or new classes.
+
+        `classes`, which scikit-learn passes, is ignored.
+        """
+        previous = self._fitted_state if self.__sklearn_is_fitted__() else None
+        return self._learn(X, y, previous=previous)
 
     def forget(self, label: Any) -> Self:
         """Forget a class and all its images."""
         check_is_fitted(self)
-        settings, known = self._settings().check(), self._fitted
-        classes, labels = known.classes.tolist(), known.classes[known.codes]
-        label = label.item() if isinstance(label, np.generic) else label
+        settings = self._settings()
+        settings.check()
+        state = self._fitted_state
+        classes = state.classes.tolist()
+        if isinstance(label, np.generic):
+            label = label.item()
         if label not in classes or len(classes) == 1:
             raise InputError(
-                f"label must be one of several classes, here {format_list(classes)} (got {label!r})."
+                f"label must be one of several classes, here {format_list(classes)} "
+                f"(got {label!r})."
             )
-        kept = labels != label
-        names = [name for name, keep in zip(known.names, kept, strict=True) if keep]
-        return self._set(
-            learn(
-                settings, known.embedder, known.features[kept], labels[kept], names, known.columns
-            )
+        kept = np.flatnonzero(state.labels != label)
+        smaller = fit_state(
+            settings,
+            state.embedder,
+            state.features[kept],
+            state.labels[kept],
+            [state.names[image] for image in kept],
+            state.feature_names,
         )
+        return self._set_state(smaller)
 
     def predict(self, X: Any) -> Array:  # noqa: N803
-        """Return the label of each image; with `unknown_rate`, `unknown_label` for images unlike all classes."""
-        fitted, query = self._query(X)
-        return fitted.labels(fitted.answer(query))
+        """Return the label of each image.
+
+        With `unknown_rate`, images unlike all classes get `unknown_label`.
+        """
+        state, query = self._query(X)
+        return state.answer_labels(state.answer(query))
 
     def predict_proba(self, X: Any) -> npt.NDArray[np.float64]:  # noqa: N803
         """Return the probability of each class, (image, class) in the order of `classes_`.
@@ -160,24 +177,26 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         It is conditional on the image being of one of the classes. See `novelty` for images that
         may not be.
         """
-        fitted, query = self._query(X)
-        return fitted.answer(query).probabilities.numpy()
+        state, query = self._query(X)
+        return state.answer(query).probabilities.numpy()
 
     def novelty(self, X: Any) -> npt.NDArray[np.float64]:  # noqa: N803
-        """Return how unlike all classes each image is: about 1 for images of a class, and more for others."""
-        fitted, query = self._query(X)
-        return fitted.answer(query).novelty.numpy()
+        """Return how unlike all classes each image is, (image,).
+
+        About 1 for images of a class, and more for others.
+        """
+        state, query = self._query(X)
+        return state.answer(query).novelty.numpy()
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:  # noqa: N803
         """Return the accuracy. A rejected image is right if its label in `y` is `unknown_label`."""
         answers = self.predict(X)
         labels = column_or_1d(y)
         check_consistent_length(answers, labels)
-        right = [
-            bool(answer == label)
-            for answer, label in zip(answers.tolist(), labels.tolist(), strict=True)
-        ]
-        return float(np.average(right, weights=sample_weight))
+        # Compared one by one: numbers and strings can be mixed.
+        pairs = zip(answers.tolist(), labels.tolist(), strict=True)
+        is_right = [bool(answer == label) for answer, label in pairs]
+        return float(np.average(is_right, weights=sample_weight))
 
     def kneighbors(
         self, X: Any, n_neighbors: int = 5
@@ -186,57 +205,110 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
         Both are (image, neighbour), with at most as many neighbours as there are support images.
         Distances are between prepared features: at unit length, 0 is the same direction and √2 a
-            right angle.
+        right angle.
         """
-        fitted, query = self._query(X)
-        distances, indices = fitted.support.nearest(query, n_neighbors)
+        state, query = self._query(X)
+        distances, indices = state.support.nearest(query, n_neighbors)
         return distances.numpy(), indices.numpy()
 
     def explain(self, X: Any, n_neighbors: int = 3) -> list[Explanation]:  # noqa: N803
-        """Return the label of each image and what it is based on: the nearest support images and their distances."""
-        return explain_answers(*self._query(X), n_neighbors)
+        """Return the label of each image with the nearest support images and their distances."""
+        state, query = self._query(X)
+        return explain_answers(state, query, n_neighbors)
 
     def estimate_accuracy(self) -> AccuracyEstimate:
-        """Estimate the accuracy for new images from the support images alone, by leave-one-out, without rejection.
+        """Estimate the accuracy for new images by leave-one-out on the support images.
 
-        Classes with a single image cannot be tested. Classifiers other than ridge test at most a
-        thousand images.
+        Rejection is not part of it. Classes with a single image cannot be tested. Classifiers other
+        than ridge test at most a thousand images.
         """
-        fitted = self._ready()
-        return estimate_from(fitted.held_out, fitted.support.counts)
+        state = self.fitted_state()
+        return estimate_accuracy(state.held_out, state.support.counts)
+
+    def fitted_state(self) -> FittedState:
+        """Return what was fitted: an immutable object, which other modules of nearshot work with.
+
+        It is an error before `fit`, or if a parameter has changed since.
+        """
+        check_is_fitted(self)
+        state = self._fitted_state
+        now = self._settings()
+        for field in fields(ClassifierSettings):
+            fitted_value = getattr(state.settings, field.name)
+            value = getattr(now, field.name)
+            if value is not fitted_value and not np.array_equal(value, fitted_value):
+                raise InputError(
+                    f"{field.name} was {fitted_value!r} in fit and is {value!r} now. "
+                    "Call fit again."
+                )
+        return state
 
     def save(self, path: str | Path) -> None:
-        """Write the features, labels, settings and backbone weights to one safetensors file, atomically.
+        """Write the features, labels, settings and backbone weights to one safetensors file.
 
-        A backbone that is a function, or a network of your own, is not saved: give it to `load`
-            again.
+        The write is atomic. A backbone that is a function, or a network of your own, is not saved:
+        give it to `load` again.
         """
-        write_bundle(self._ready(), path)
+        write_bundle(self.fitted_state(), path)
 
     @classmethod
     def load(
-        cls, path: str | Path, *, backbone: Any = None, device: Any = "auto", cache_dir: Any = None
+        cls,
+        path: str | Path,
+        *,
+        backbone: nn.Module | Callable[[Pixels], Any] | None = None,
+        device: str | torch.device = "auto",
+        cache_dir: str | Path | None = None,
     ) -> Self:
         """Return a saved classifier. Nothing in the file is executed.
 
         A `backbone` that could not be saved must be given again. The other arguments are those of
         the constructor.
         """
-        learnt, parameters, saved, needs_backbone = read_bundle(path)
-        if needs_backbone and backbone is None:
+        bundle = read_bundle(path)
+        if bundle.needs_backbone and backbone is None:
             raise InputError(
                 f"backbone is required: {path} was saved without it. Call load(path, backbone=…)."
             )
-        if not needs_backbone and backbone is not None:
+        if not bundle.needs_backbone and backbone is not None:
             raise InputError(f"backbone must be None: {path} needs none but its own.")
-        model = cls(saved or backbone or AUTO, device=device, cache_dir=cache_dir, **parameters)
-        embedder = model._make_embedder(None, copy=backbone is not None)
-        if embedder is not None:
-            embedder.dim = learnt["features"].shape[1]  # other embeddings will be refused
-        return model._set(Fitted(model._settings().check(), embedder, **learnt))
+        if bundle.backbone is not None:
+            backbone = bundle.backbone
+        settings = bundle.settings
+        model = cls(
+            AUTO if backbone is None else backbone,
+            classifier=settings.classifier,
+            n_neighbors=settings.n_neighbors,
+            centre=settings.centre,
+            normalise=settings.normalise,
+            temperature=settings.temperature,
+            unknown_rate=settings.unknown_rate,
+            unknown_label=settings.unknown_label,
+            device=device,
+            cache_dir=cache_dir,
+            n_views=bundle.n_views,
+        )
+        settings.check()
+        embedder = None
+        if backbone is not None:
+            embedder = model._make_embedder(copy_backbone=bundle.backbone is None)
+            embedder.dim = bundle.features.shape[1]  # features of another dimension are refused
+        state = FittedState(
+            settings=settings,
+            embedder=embedder,
+            classes=bundle.classes,
+            features=bundle.features,
+            codes=bundle.codes,
+            names=bundle.names,
+            feature_names=bundle.feature_names,
+            centre=bundle.centre,
+            temperature=bundle.temperature,
+            threshold=bundle.threshold,
+        )
+        return model._set_state(state)
 
     def __sklearn_is_fitted__(self) -> bool:
-        return hasattr(self, "_fitted")
+        return hasattr(self, "_fitted_state")
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -244,97 +316,127 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         tags.input_tags.string = self.backbone is not None
         return tags
 
-    def _set(self, fitted: Fitted) -> Self:
-        """Take a new state. Predictions read `_fitted` alone, in one step; the attributes are for users."""
-        self._fitted, self.embedder_ = fitted, fitted.embedder
-        self.classes_, self.n_features_in_ = fitted.classes, fitted.features.shape[1]
-        self.support_features_, self.support_labels_ = fitted.features, fitted.codes
-        self.support_names_, self.centre_ = fitted.names, fitted.centre
-        self.temperature_, self.threshold_ = fitted.temperature, fitted.threshold
-        if fitted.columns is not None:
-            self.feature_names_in_ = fitted.columns
-        else:
-            self.__dict__.pop("feature_names_in_", None)
+    def _settings(self) -> ClassifierSettings:
+        return ClassifierSettings(
+            classifier=self.classifier,
+            n_neighbors=self.n_neighbors,
+            centre=self.centre,
+            normalise=self.normalise,
+            temperature=self.temperature,
+            unknown_rate=self.unknown_rate,
+            unknown_label=self.unknown_label,
+        )
+
+    def _set_state(self, state: FittedState) -> Self:
+        """Take a new state. Predictions read `_fitted_state` alone; the attributes are for users."""
+        self._fitted_state = state
+        self.embedder_ = state.embedder
+        self.classes_ = state.classes
+        self.n_features_in_ = state.features.shape[1]
+        self.support_features_ = state.features
+        self.support_labels_ = state.codes
+        self.support_names_ = state.names
+        self.centre_ = state.centre
+        self.temperature_ = state.temperature
+        self.threshold_ = state.threshold
+        if state.feature_names is not None:
+            self.feature_names_in_ = state.feature_names
+        elif hasattr(self, "feature_names_in_"):
+            del self.feature_names_in_
         return self
 
-    def _learn(self, X: Any, y: Any, known: Fitted | None) -> Self:  # noqa: N803
-        """Learn labelled images, in addition to those that are `known`."""
-        settings = self._settings().check()
-        for number, label in enumerate(() if y is None else np.asarray(y, dtype=object).ravel()):
-            if label is None or label != label:  # NaN, as in tables
-                raise InputError(f"Every image needs a label (got {label!r} for image {number}).")
-        embedder, columns = self._make_embedder(X) if known is None else known.embedder, None
-        if embedder is None:
-            checker = (
-                copy(self) if known is None else copy(self)._set(known)
-            )  # scikit-learn writes attributes to it
-            images, labels = _validated(checker, X, y, reset=known is None)
-            features, columns = images, getattr(checker, "feature_names_in_", None)
+    def _learn(self, X: Any, y: Any, *, previous: FittedState | None) -> Self:  # noqa: N803
+        """Learn labelled images, in addition to those of the previous state, if any."""
+        settings = self._settings()
+        settings.check()
+        _check_every_label_is_given(y)
+        if previous is not None:
+            embedder = previous.embedder
+        elif self._embeds(X):
+            embedder = self._make_embedder()
         else:
-            images, labels = image_list(X), column_or_1d(y, warn=True)
+            embedder = None
+        feature_names = None
+        if embedder is None:
+            # scikit-learn writes attributes to the checked estimator, so it is a copy.
+            checked = copy(self) if previous is None else copy(self)._set_state(previous)
+            features, labels = _validate_features(checked, X, y, reset=previous is None)
+            feature_names = getattr(checked, "feature_names_in_", None)
+            images = list(features)
+        else:
+            images = image_list(X)
+            labels = column_or_1d(y, warn=True)
             check_consistent_length(images, labels)
             features = self._embed(embedder, images)
-        check_classification_targets(
-            np.tile(labels, 2)
-        )  # one image per class is no sign of a regression here
-        known_names = [] if known is None else known.names
-        names = [*known_names, *map(image_name, images, itertools.count(len(known_names)))]
-        if known is not None:
-            known_labels = known.classes[known.codes]
-            if are_mixed(known_labels, labels):
-                first, second = known_labels.tolist()[0], labels.tolist()[0]
-                raise InputError(
-                    f"Labels must be of one type (got {first!r} before and {second!r} now)."
-                )
-            features, labels = (
-                np.concatenate([known.features, features]),
-                np.concatenate([known_labels, labels]),
-            )
-        fitted = learn(settings, embedder, features, labels, names, columns)
+        # Given twice: scikit-learn takes one image per class for a regression.
+        check_classification_targets(np.tile(labels, 2))
+        n_previous = 0 if previous is None else len(previous.names)
+        names = [image_name(image, n_previous + number) for number, image in enumerate(images)]
+        if previous is not None:
+            _check_label_types(previous.labels, labels)
+            features = np.concatenate([previous.features, features])
+            labels = np.concatenate([previous.labels, labels])
+            names = previous.names + names
+            images = previous.names + images
+        state = fit_state(settings, embedder, features, labels, names, feature_names)
         if embedder is not None:
-            warn_about_repeated_images(fitted, [*known_names, *images])
-        return self._set(fitted)
+            warn_about_repeated_images(state, images)
+        return self._set_state(state)
 
-    def _query(self, X: Any) -> tuple[Fitted, Tensor]:  # noqa: N803
+    def _query(self, X: Any) -> tuple[FittedState, Tensor]:  # noqa: N803
         """Return the state, and the prepared features of new images."""
-        fitted = self._ready()
-        if fitted.embedder is None:
-            features = _validated(copy(self)._set(fitted), X, reset=False)
+        state = self.fitted_state()
+        if state.embedder is None:
+            features = _validate_features(copy(self)._set_state(state), X, reset=False)
         else:
-            features = self._embed(fitted.embedder, X)
-        return fitted, fitted.prepare(features)
+            features = self._embed(state.embedder, X)
+        return state, state.prepare(features)
+
+    def _embeds(self, X: Any) -> bool:  # noqa: N803
+        """Return whether `X` are images to embed, rather than features."""
+        if self.backbone is None:
+            return False
+        return self.backbone != AUTO or are_images(X)
+
+    def _make_embedder(self, *, copy_backbone: bool = True) -> Embedder:
+        return Embedder(
+            self.backbone,
+            device=self.device,
+            cache_dir=self.cache_dir,
+            copy=copy_backbone,
+            input_size=self.input_size,
+            n_views=self.n_views,
+        )
 
     def _embed(self, embedder: Embedder, images: Any) -> Array:
         return embedder(images, progress=None if self.verbose else False)
 
-    def _settings(self) -> ClassifierSettings:
-        return ClassifierSettings(*(getattr(self, name) for name in ClassifierSettings._fields))
 
-    def _ready(self) -> Fitted:
-        """Return the state; raise an error before `fit`, or if a parameter has changed since."""
-        check_is_fitted(self)
-        fitted = self._fitted
-        for name, value, now in zip(
-            ClassifierSettings._fields, fitted.settings, self._settings(), strict=True
-        ):
-            if now is not value and not np.array_equal(now, value):
-                raise InputError(f"{name} was {value!r} in fit and is {now!r} now. Call fit again.")
-        return fitted
-
-    def _make_embedder(self, X: Any, *, copy: bool = True) -> Embedder | None:  # noqa: N803
-        if self.backbone is None or (self.backbone == AUTO and not are_images(X)):
-            return None
-        where: dict[str, Any] = {"device": self.device, "cache_dir": self.cache_dir, "copy": copy}
-        return Embedder(self.backbone, **where, input_size=self.input_size, n_views=self.n_views)
+def _check_every_label_is_given(y: Any) -> None:
+    if y is None:  # scikit-learn has its own error
+        return
+    for number, label in enumerate(np.asarray(y, dtype=object).ravel()):
+        is_nan = label != label  # as in tables
+        if label is None or is_nan:
+            raise InputError(f"Every image needs a label (got {label!r} for image {number}).")
 
 
-def _validated(checker: FewShotClassifier, features: Any, *labels: Any, reset: bool) -> Any:
-    """Return features, and labels if any, as scikit-learn checks them; paths and images are refused."""
+def _check_label_types(previous: Array, labels: Array) -> None:
+    if mix_numbers_and_strings(previous, labels):
+        before = previous.tolist()[0]
+        now = labels.tolist()[0]
+        raise InputError(f"Labels must be of one type (got {before!r} before and {now!r} now).")
+
+
+def _validate_features(
+    estimator: FewShotClassifier, features: Any, *labels: Any, reset: bool
+) -> Any:
+    """Return features, and labels if given, as scikit-learn checks them; images are an error."""
     if are_images(features):
         raise InputError(
-            "X must be features, as in fit or since backbone is None (got images). For images, set backbone='auto' and "
-            "fit images."
+            "X must be features, as in fit or since backbone is None (got images). "
+            "For images, set backbone='auto' and fit images."
         )
     return validate_data(
-        checker, without_tensors(features), *labels, reset=reset, dtype=(np.float64, np.float32)
+        estimator, without_tensors(features), *labels, reset=reset, dtype=(np.float64, np.float32)
     )

@@ -1,52 +1,62 @@
 """Embed images: a backbone on its device, and a cache of its embeddings on disk."""
 
-import contextlib
 import hashlib
-import math
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from copy import deepcopy
+from dataclasses import dataclass
 from functools import cached_property, partial
-from itertools import chain, islice
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import nn
 
-from nearshot.checks import check_count, is_integer
+from nearshot.checks import check_count
 from nearshot.data.augment import normalise_images, view_of
 from nearshot.data.images import Pixels
 from nearshot.devices import chosen_device
 from nearshot.errors import InputError, NearshotError
+from nearshot.estimator.embedding_cache import EmbeddingCache, Features
 from nearshot.estimator.read_images import (
     PREPROCESSING,
     ImageContent,
     image_list,
-    map_ahead,
     image_name,
+    map_ahead,
     read_each,
     without_tensors,
 )
 from nearshot.evaluation.features import check_evaluation_mode
-from nearshot.io import atomic_write
 from nearshot.models import Backbone, BackboneSpec, load_backbone
 from nearshot.models.layers import fold_batch_norms
 from nearshot.text import with_progress
 
 BATCH_SIZES = {"cuda": 256, "cpu": 8}  # a CPU's caches hold the maps of a few images
 DEFAULT_SIZE = 224  # the side of images for a network or function without `input_size`
-MAX_CACHED = 50_000  # per network: 200 MB at 640 dimensions
-CHECK_BYTES = 16
 
-Features = npt.NDArray[np.float32]
+
+@dataclass(frozen=True)
+class _Square:
+    """An image that is to be embedded: its digest, and its pixels (side, side, 3)."""
+
+    digest: str
+    pixels: Pixels
+
+
+@dataclass(frozen=True)
+class _Embedding:
+    """The feature of an image, (dim,), or its error; a new one has the digest to cache it by."""
+
+    result: Features | NearshotError
+    new_digest: str | None = None
 
 
 class Embedder:
-    """Embeds images: a list of paths, Pillow images or uint8 arrays in, features (image, dim) float32 out.
+    """Embeds images: a list of paths, Pillow images or uint8 arrays in, features (image, dim) out.
 
     Args:
         backbone: a `Backbone` in evaluation mode, or a path or name for `load_backbone`: a weights
@@ -78,7 +88,7 @@ class Embedder:
 
     def __init__(
         self,
-        backbone: str | Path | Backbone | nn.Module | Callable[[Pixels], Any],
+        backbone: str | Path | nn.Module | Callable[[Pixels], Any],
         *,
         device: str | torch.device = "auto",
         cache_dir: str | Path | None = None,
@@ -89,36 +99,43 @@ class Embedder:
     ) -> None:
         if input_size is not None:
             check_count(input_size, "input_size")
-        self.device, self.n_views = chosen_device(device), n_views
+        check_count(n_views, "n_views")
+        self.device = chosen_device(device)
+        self.n_views = int(n_views)
         self.batch_size = batch_size or BATCH_SIZES.get(self.device.type, BATCH_SIZES["cpu"])
         if isinstance(backbone, str | Path):
-            backbone, copy, input_size = load_backbone(backbone, input_size=input_size), False, None
-        most = math.inf if isinstance(backbone, nn.Module) else 1
-        if not is_integer(n_views) or not 1 <= n_views <= most:
+            backbone = load_backbone(backbone, input_size=input_size)
+            copy = False
+            input_size = None  # the network has it already
+        if n_views > 1 and not isinstance(backbone, nn.Module):
             raise InputError(
-                f"n_views must be a whole number of at least 1, and 1 for a function (got {n_views!r})."
+                f"n_views must be 1 for a backbone that is a function (got {n_views})."
             )
         check_evaluation_mode(backbone)
+        if isinstance(backbone, nn.Module):
+            backbone = deepcopy(backbone) if copy else backbone
+            # Channels last is faster, on a CPU as well.
+            backbone.to(self.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.backbone: Callable[..., Any] = backbone
         self.centre: Features | None = None
         self.key: str | None = None
         self.dim: int | None = None
         self.cache: EmbeddingCache | None = None
-        side = getattr(backbone, "input_size", DEFAULT_SIZE) if input_size is None else input_size
-        self.spec = BackboneSpec(type(backbone).__name__, int(side))
-        if isinstance(backbone, nn.Module):
-            network = deepcopy(backbone) if copy else backbone
-            # Channels last is faster, on a CPU as well.
-            self.backbone = network.to(self.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
-        if isinstance(self.backbone, Backbone):
+        if isinstance(backbone, Backbone):
             if input_size is not None:
-                self.backbone.set_input_size(input_size)
-            self.spec, self.dim = self.backbone.spec, self.backbone.embedding_dim
-            mean = self.spec.training_mean
-            self.centre = None if mean is None else mean.detach().cpu().float().clone().numpy()
-            self.key = _key(self.backbone, n_views)
+                backbone.set_input_size(input_size)
+            self.spec = backbone.spec
+            self.dim = backbone.embedding_dim
+            if backbone.spec.training_mean is not None:
+                mean = backbone.spec.training_mean.detach().cpu().float()
+                self.centre = mean.clone().numpy()
+            self.key = _cache_key(backbone, self.n_views)
             if cache_dir is not None:
                 self.cache = EmbeddingCache(cache_dir, self.key, self.dim)
+        else:
+            if input_size is None:
+                input_size = getattr(backbone, "input_size", DEFAULT_SIZE)
+            self.spec = BackboneSpec(type(backbone).__name__, int(input_size))
 
     @cached_property
     def network(self) -> nn.Module | None:
@@ -128,111 +145,126 @@ class Embedder:
         return self.backbone if isinstance(self.backbone, nn.Module) else None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {
-            name: value for name, value in vars(self).items() if name != "network"
-        }  # half the size
+        # Without the network, which is made again from the backbone: half the size.
+        return {name: value for name, value in vars(self).items() if name != "network"}
 
     def __call__(self, images: Any, *, progress: bool | None = False) -> Features:
-        """Embed images, or one array of them: (image, dim). An image that cannot be read is an error.
+        """Embed images, or one array of them: (image, dim) float32.
 
-        `progress`: whether to show a progress bar; None shows it on a terminal.
+        An image that cannot be read is an error. `progress` is whether to show a progress bar; None
+        shows it on a terminal.
         """
-        found = self.attempt(images, progress=progress)
-        bad = [one for one in found if isinstance(one, NearshotError)]
-        if bad:
-            more = (
-                f" ({len(bad) - 1} more of {len(found)} images cannot be read.)"
-                if len(bad) > 1
-                else ""
-            )
-            raise type(bad[0])(f"{bad[0]}{more}") from bad[0]
-        return np.stack([one for one in found if not isinstance(one, NearshotError)])
+        features = []
+        errors = []
+        for result in self.attempt(images, progress=progress):
+            if isinstance(result, NearshotError):
+                errors.append(result)
+            else:
+                features.append(result)
+        if errors:
+            first = errors[0]
+            message = str(first)
+            if len(errors) > 1:
+                n_images = len(errors) + len(features)
+                message += f" ({len(errors) - 1} more of {n_images} images cannot be read.)"
+            raise type(first)(message) from first
+        return np.stack(features)
 
     def attempt(
         self, images: Any, *, progress: bool | None = False
     ) -> list[Features | NearshotError]:
-        """Embed the readable images: (dim,) for each image, or the error of an unreadable one."""
+        """Embed the readable images: (dim,) for each, or the error of an unreadable one."""
         images = image_list(images)
         if not images:
-            raise InputError("There must be at least 1 image to embed (got 0).")
+            raise InputError("images must have at least 1 image to embed (got 0).")
+        results = self.stream(images)
         numbers = with_progress(range(len(images)), "embedding", show=progress)
-        return [one for _, one in zip(numbers, self.stream(images), strict=True)]
+        return [result for _, result in zip(numbers, results, strict=True)]
 
     def stream(self, images: Sequence[Any]) -> Iterator[Features | NearshotError]:
-        """Yield what `attempt` returns for each image, in order, while later images are read and embedded.
+        """Yield what `attempt` returns, image by image, while later ones are read and embedded.
 
-        A feature of zeros has no direction. Backbones return it for images that are far too small
-        for them.
+        A feature of zeros has no direction, and is an error. Backbones return it for images that
+        are far too small for them.
         """
+        for number, embedding in enumerate(self._embeddings(images)):
+            result = embedding.result
+            if isinstance(result, NearshotError):
+                yield result
+                continue
+            if embedding.new_digest is not None:
+                self._store(embedding.new_digest, result)
+            if isinstance(self.backbone, Backbone) and not result.any():
+                name = image_name(images[number], number)
+                yield InputError(
+                    f"The network returns zeros for {name}, which is too small for it. "
+                    "Use a larger input_size."
+                )
+            else:
+                yield result
+        if self.cache is not None:
+            self.cache.prune()
+
+    def _embeddings(self, images: Sequence[Any]) -> Iterator[_Embedding]:
+        """Yield the embeddings of images in order, computed in threads, a few batches ahead."""
         # Threads that share a batch wait for each other after every layer, which is slow where
         # other programs run as well. So each thread of a CPU has a batch of its own. A network or
         # function of the user has one thread.
         is_parallel = isinstance(self.network, Backbone) and self.device.type == "cpu"
         n_threads = torch.get_num_threads() if is_parallel else 1
-        pool = ThreadPoolExecutor(
-            n_threads, initializer=partial(torch.set_num_threads, 1) if n_threads > 1 else None
-        )
-        read = read_each(images, self._prepare)
-        batches = iter(lambda: list(islice(read, self.batch_size)), [])
-        embedded = map_ahead(pool, self._embed_batch, batches, 2 * n_threads + 1)
+        limit_threads = partial(torch.set_num_threads, 1) if n_threads > 1 else None
+        threads = ThreadPoolExecutor(n_threads, initializer=limit_threads)
+        prepared = read_each(images, self._prepare)
+        batches = iter(lambda: list(islice(prepared, self.batch_size)), [])
+        embedded = map_ahead(threads, self._embed_batch, batches, 2 * n_threads + 1)
         try:
-            for number, (digest, one) in enumerate(chain.from_iterable(embedded)):
-                if digest is not None and self.cache is not None:
-                    try:
-                        self.cache.put(digest, one)
-                    except (OSError, NearshotError) as error:  # such as a full disk
-                        warnings.warn(f"Embeddings are not cached: {error}", stacklevel=2)
-                        self.cache = None
-                if (
-                    isinstance(self.backbone, Backbone)
-                    and isinstance(one, np.ndarray)
-                    and not one.any()
-                ):
-                    name = image_name(images[number], number)
-                    yield InputError(
-                        f"The network sees nothing in {name}. Use a larger --input-size."
-                    )
-                else:
-                    yield one
+            for batch in embedded:
+                yield from batch
         finally:
             embedded.close()
             if n_threads > 1:
                 torch.set_num_threads(n_threads)  # MKL has one number for all threads
+
+    def _prepare(self, content: ImageContent) -> Features | _Square:
+        """Return the cached embedding of an image, or its pixels as the backbone needs them."""
         if self.cache is not None:
-            self.cache.prune()
+            feature = self.cache.get(content.digest)
+            if feature is not None:
+                return feature
+        spec = self.spec
+        pixels = content.square(spec.input_size, spec.interpolation, spec.crop)
+        return _Square(content.digest, pixels)
 
-    def _prepare(self, content: ImageContent) -> Features | tuple[str, Pixels]:
-        """Return the cached embedding of an image, or its digest and its pixels as the backbone needs them."""
-        known = None if self.cache is None else self.cache.get(content.digest)
-        if known is not None:
-            return known
-        return content.digest, content.square(
-            self.spec.input_size, self.spec.interpolation, self.spec.crop
-        )
+    def _embed_batch(self, batch: list[Features | NearshotError | _Square]) -> list[_Embedding]:
+        """Embed the squares of a batch; the others are embedded already, or errors."""
+        squares = [image.pixels for image in batch if isinstance(image, _Square)]
+        new_features = iter(self.embed_squares(np.stack(squares)) if squares else ())
+        embeddings = []
+        for image in batch:
+            if isinstance(image, _Square):
+                embeddings.append(_Embedding(next(new_features), image.digest))
+            else:
+                embeddings.append(_Embedding(image))
+        return embeddings
 
-    def _embed_batch(self, batch: list[Any]) -> list[tuple[str | None, Any]]:
-        """Return the digest and the embedding of each image; None and what it is, if it is cached or an error."""
-        squares = [one[1] for one in batch if isinstance(one, tuple)]
-        new = iter(self.embed_squares(np.stack(squares)) if squares else ())
-        return [(one[0], next(new)) if isinstance(one, tuple) else (None, one) for one in batch]
+    def _store(self, digest: str, feature: Features) -> None:
+        """Cache a feature; if that fails, such as on a full disk, warn and cache no more."""
+        if self.cache is None:
+            return
+        try:
+            self.cache.put(digest, feature)
+        except (OSError, NearshotError) as error:
+            warnings.warn(f"Embeddings are not cached: {error}", stacklevel=3)
+            self.cache = None
 
     def embed_squares(self, squares: Pixels) -> Features:
-        """Embed images of the right size, (image, side, side, 3) uint8, in one batch and without the cache."""
+        """Embed images of the right size, (image, side, side, 3) uint8, in one batch, uncached."""
         if self.network is None:
             features = np.asarray(without_tensors(self.backbone(squares)), dtype=np.float32)
         else:
-            with torch.inference_mode():
-                given, side = torch.from_numpy(squares).to(self.device), squares.shape[1]
-                views = [view_of(given, number, side) for number in range(self.n_views)]
-                embedded = [
-                    self.network(normalise_images(view, *self.spec.normalisation)) for view in views
-                ]
-                features = torch.stack(embedded).float().mean(0).cpu().numpy()
-        if (
-            features.ndim != 2
-            or len(features) != len(squares)
-            or (self.dim or features.shape[1]) != features.shape[1]
-        ):
+            features = self._embed_views(self.network, squares)
+        is_right = features.ndim == 2 and len(features) == len(squares)
+        if not is_right or self.dim not in (None, features.shape[1]):
             expected = f"({len(squares)}, {self.dim or 'dim'})"
             raise InputError(
                 f"backbone must return features of shape {expected} (got {features.shape})."
@@ -240,65 +272,33 @@ class Embedder:
         self.dim = features.shape[1]
         return features
 
+    def _embed_views(self, network: nn.Module, squares: Pixels) -> Features:
+        """Return the mean embedding of the views of each image, (image, dim)."""
+        side = squares.shape[1]
+        features = []
+        with torch.inference_mode():
+            images = torch.from_numpy(squares).to(self.device)
+            for number in range(self.n_views):
+                view = view_of(images, number, side)
+                features.append(network(normalise_images(view, *self.spec.normalisation)))
+            mean: Features = torch.stack(features).float().mean(0).cpu().numpy()
+        return mean
 
-def _key(backbone: Backbone, n_views: int) -> str:
+
+def _cache_key(backbone: Backbone, n_views: int) -> str:
+    """Return a hash of the weights and of everything that is done to an image before them."""
     spec = backbone.spec
-    preprocessing = (
+    description = (
+        spec.name,
         spec.input_size,
         tuple(spec.normalisation),
         spec.interpolation,
         spec.crop,
         PREPROCESSING,
+        n_views,
     )
-    several = (
-        (n_views,) if n_views > 1 else ()
-    )  # with one view, the key is that of earlier versions
-    described = hashlib.sha256(repr((spec.name, *preprocessing, *several)).encode())
+    key = hashlib.sha256(repr(description).encode())
     for name, tensor in sorted(backbone.state_dict().items()):
-        described.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}".encode())
-        described.update(
-            tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data
-        )
-    return described.hexdigest()
-
-
-class EmbeddingCache:
-    """The cached embeddings, of dimension `dim`, of the network with some `key`, by the content of the image.
-
-    There is one folder per network, and one small file per image. Files are written atomically and
-    have a checksum, so several processes can share a folder, and it can be deleted at any time.
-    """
-
-    def __init__(self, folder: str | Path, key: str, dim: int) -> None:
-        self.folder, self.dim = Path(folder).expanduser() / key[:32], dim
-
-    def get(self, digest: str) -> Features | None:
-        """Return the embedding of an image; None if it is missing or damaged."""
-        try:
-            data = (self.folder / f"{digest}.f32").read_bytes()
-        except OSError:
-            return None
-        check, values = data[:CHECK_BYTES], data[CHECK_BYTES:]
-        if len(values) != 4 * self.dim or _check(values) != check:
-            return None  # the next `put` replaces it
-        return np.frombuffer(values, "<f4").astype(np.float32)
-
-    def put(self, digest: str, feature: Features) -> None:
-        """Store the embedding of an image."""
-        values = feature.astype("<f4").tobytes()
-        self.folder.mkdir(parents=True, exist_ok=True)
-        with atomic_write(self.folder / f"{digest}.f32", durable=False) as file:
-            file.write(_check(values) + values)
-
-    def prune(self) -> None:
-        """Remove the oldest entries above the limit."""
-        entries = list(self.folder.glob("*.f32"))
-        if len(entries) > MAX_CACHED:
-            with contextlib.suppress(FileNotFoundError):  # another process removes them as well
-                entries.sort(key=lambda path: path.stat().st_mtime)
-                for path in entries[: len(entries) - MAX_CACHED * 9 // 10]:
-                    path.unlink()
-
-
-def _check(values: bytes) -> bytes:
-    return hashlib.blake2b(values, digest_size=CHECK_BYTES).digest()
+        key.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}".encode())
+        key.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
+    return key.hexdigest()

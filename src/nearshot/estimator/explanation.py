@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 
 from nearshot.distances import squared_euclidean
-from nearshot.estimator.state import Fitted
+from nearshot.estimator.state import FittedState
+from nearshot.evaluation.classifiers import KNN, SOFT
 
 
 @dataclass(frozen=True)
@@ -64,57 +65,70 @@ class Explanation:
         return self.novelty > self.threshold
 
     def __str__(self) -> str:
-        best = " or ".join(
-            f"{label} ({100 * value:.0f} %)"
-            for label, value in list(self.probabilities.items())[:2]
-        )
+        best_two = list(self.probabilities.items())[:2]
+        answer = " or ".join(f"{label} ({100 * share:.0f} %)" for label, share in best_two)
         if self.is_unknown:
-            best = f"{self.label}, since its novelty {self.novelty:.2f} is above {self.threshold:.2f}; else {best}"
-        images = ", ".join(
-            f"{one.name} ({one.label}, {one.distance:.2f})" for one in self.neighbours
-        )
-        return f"{best}; nearest images: {images}"
-
-
-def explain_answers(fitted: Fitted, query: Tensor, n_neighbors: int) -> list[Explanation]:
-    """Explain the answers to prepared features, (query, dim), by the nearest support images."""
-    classes = fitted.classes.tolist()
-    distances, indices = fitted.support.nearest(query, n_neighbors)
-    answers = fitted.answer(query)
-    probabilities, novelty = answers.probabilities.tolist(), answers.novelty.tolist()
-    # The answer first, even if another leads by rounding.
-    leading = answers.scores.scatter(1, answers.codes[:, None], torch.inf)
-    ranking = leading.argsort(dim=1, descending=True, stable=True).tolist()
-    explanations = []
-    for row, label in enumerate(fitted.labels(answers).tolist()):
-        weights = _image_weights(query[row : row + 1], fitted)
-        neighbours = tuple(
-            Neighbour(
-                fitted.names[image],
-                classes[fitted.codes[image]],
-                image,
-                distance,
-                weights.get(image),
+            answer = (
+                f"{self.label}, since its novelty {self.novelty:.2f} is above "
+                f"{self.threshold:.2f}; else {answer}"
             )
-            for distance, image in zip(distances[row].tolist(), indices[row].tolist(), strict=True)
+        images = ", ".join(
+            f"{neighbour.name} ({neighbour.label}, {neighbour.distance:.2f})"
+            for neighbour in self.neighbours
         )
-        ranked = {classes[code]: probabilities[row][code] for code in ranking[row]}
-        explanations.append(Explanation(label, ranked, novelty[row], fitted.threshold, neighbours))
+        return f"{answer}; nearest images: {images}"
+
+
+def explain_answers(state: FittedState, query: Tensor, n_neighbors: int) -> list[Explanation]:
+    """Explain the answers to prepared features, (query, dim), by the nearest support images."""
+    classes = state.classes.tolist()
+    answers = state.answer(query)
+    labels = state.answer_labels(answers).tolist()
+    distances, indices = state.support.nearest(query, n_neighbors)
+    # The answer comes first, even if another class leads by rounding.
+    scores = answers.scores.scatter(1, answers.codes[:, None], torch.inf)
+    ranking = scores.argsort(dim=1, descending=True, stable=True).tolist()
+    probabilities = answers.probabilities.tolist()
+    explanations = []
+    for row, label in enumerate(labels):
+        weights = _image_weights(query[row : row + 1], state)
+        neighbours = []
+        for image, distance in zip(indices[row].tolist(), distances[row].tolist(), strict=True):
+            neighbours.append(
+                Neighbour(
+                    name=state.names[image],
+                    label=classes[state.codes[image]],
+                    index=image,
+                    distance=distance,
+                    weight=None if weights is None else weights[image],
+                )
+            )
+        explanations.append(
+            Explanation(
+                label=label,
+                probabilities={classes[code]: probabilities[row][code] for code in ranking[row]},
+                novelty=float(answers.novelty[row]),
+                threshold=state.threshold,
+                neighbours=tuple(neighbours),
+            )
+        )
     return explanations
 
 
-def _image_weights(query: Tensor, fitted: Fitted) -> dict[int, float]:
-    """Return the share of each support image in the decision for one query, (1, dim), if single images decide."""
-    support = fitted.support
-    if fitted.settings.classifier == "soft":
+def _image_weights(query: Tensor, state: FittedState) -> list[float] | None:
+    """Return the share of each support image in the decision for one query, (1, dim).
+
+    None for classifiers in which single images do not decide.
+    """
+    support = state.support
+    classifier = state.settings.definition
+    if classifier is SOFT:
         squares = squared_euclidean(query, support.features)[0]
-        shares = (-squares - support.counts[support.codes].double().log()).softmax(0)
-        return dict(enumerate(shares.tolist()))
-    if fitted.settings.classifier == "knn":
-        voters = support.nearest(query, support.n_voters(fitted.settings.n_neighbors))[1][
-            0
-        ].tolist()
-        return dict.fromkeys(range(len(support.codes)), 0.0) | dict.fromkeys(
-            voters, 1 / len(voters)
-        )
-    return {}
+        return (-squares - support.counts[support.codes].double().log()).softmax(0).tolist()
+    if classifier is KNN:
+        n_voters = support.n_voters(state.settings.n_neighbors)
+        _, voters = support.nearest(query, n_voters)
+        weights = support.features.new_zeros(len(support.codes))
+        weights[voters[0]] = 1 / n_voters
+        return weights.tolist()
+    return None

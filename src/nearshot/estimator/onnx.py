@@ -11,6 +11,7 @@ import logging
 import math
 import warnings
 from copy import deepcopy
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,10 +23,11 @@ from nearshot._version import __version__
 from nearshot.data.images import Interpolation
 from nearshot.distances import unit_length
 from nearshot.errors import InputError, MissingExtraError
-from nearshot.estimator.read_images import PREPROCESSING
+from nearshot.estimator.calibration import class_probabilities
+from nearshot.estimator.head import Head
 from nearshot.estimator.novelty import weigh_by_score
-from nearshot.estimator.state import Fitted
-from nearshot.estimator.support import Head, classifier_of
+from nearshot.estimator.read_images import PREPROCESSING
+from nearshot.estimator.state import FittedState
 from nearshot.evaluation.classifiers import RIDGE, first_best, similarities
 from nearshot.io import atomic_write, readable
 
@@ -33,13 +35,23 @@ if TYPE_CHECKING:
     from nearshot.estimator.classifier import FewShotClassifier
 
 OPSET = 18
-ONE = 1 << 22  # the weight of 1 in `Resize`
+UNIT_WEIGHT = 1 << 22  # the weight of 1 in `Resize`
 INDEX = "nearshot/index"  # of the label; different from all names of the network
 ABOUT = """A few-shot classifier made by nearshot {version}.
-Input: {given}; any number of images.
+Input: {input}; any number of images.
 Outputs: label, a string per image; probabilities (image, class), in the order of "classes" in the metadata; novelty
 (image), about 1 for images of the classes and more for others; and, if the classifier rejects, unknown (image).
-An image whose feature is zero cannot be normalised: its novelty is infinite and all classes are equally probable."""
+An image whose feature is zero cannot be normalised: its novelty is infinite and all classes are equally probable."""  # noqa: E501 (the text of a file)
+
+
+@dataclass(frozen=True)
+class _Input:
+    """The input of the graph: its name, its description, an example, and its dynamic axes."""
+
+    name: str
+    about: str
+    example: Tensor
+    axes: tuple[str, ...]
 
 
 def export_onnx(classifier: FewShotClassifier, path: str | Path) -> None:
@@ -51,7 +63,7 @@ def export_onnx(classifier: FewShotClassifier, path: str | Path) -> None:
     (image,). A feature of zeros, which `FewShotClassifier` refuses, has equal probabilities and an
     infinite novelty. A backbone must be a network.
     """
-    fitted = classifier._ready()
+    state = classifier.fitted_state()
     try:
         import onnx  # noqa: PLC0415 (an extra)
         import onnxscript  # noqa: F401, PLC0415 (torch's exporter needs it)
@@ -59,45 +71,67 @@ def export_onnx(classifier: FewShotClassifier, path: str | Path) -> None:
         raise MissingExtraError(
             "The ONNX export needs the onnx library: pip install 'nearshot[onnx]'."
         ) from error
-    embedder, entry, about = fitted.embedder, "features", "features (image, dim)"
-    example, axes = torch.zeros(2, fitted.features.shape[1]), ["image"]
-    if embedder is not None:
-        if embedder.network is None:
-            raise InputError("backbone must be a torch.nn.Module to be exported (got a function).")
-        if embedder.n_views > 1:
-            raise InputError(f"n_views must be 1 in an ONNX file (got {embedder.n_views}).")
-        side, entry = embedder.spec.input_size, "images"
-        about = "images (image, height, width, 3), uint8 RGB of any size, whose centre is cropped"
-        example, axes = (
-            torch.zeros(2, side + 1, side + 2, 3, dtype=torch.uint8),
-            ["image", "height", "width"],
-        )
-    outputs = [
-        "probabilities",
-        "novelty",
-        *(["unknown"] if np.isfinite(fitted.threshold) else []),
-        INDEX,
-    ]
+    graph_input = _graph_input(state)
+    outputs = ["probabilities", "novelty", INDEX]
+    if np.isfinite(state.threshold):
+        outputs.insert(2, "unknown")
     try:
-        model = to_onnx(_Decision(fitted).eval().cpu(), example, axes, entry, outputs)
-    except Exception as error:  # of many kinds, and long
-        reason = next(
-            iter(str(error.__cause__ or error).strip().splitlines()), type(error).__name__
+        model = to_onnx(
+            _Decision(state).eval().cpu(),
+            graph_input.example,
+            axes=graph_input.axes,
+            input_name=graph_input.name,
+            output_names=outputs,
         )
-        what = f"the classifier {fitted.head.classifier.name!r}{'' if embedder is None else ' with this backbone'}"
-        raise InputError(f"torch cannot export {what} to ONNX: {reason}") from error
+    except Exception as error:  # of many kinds, and long
+        raise InputError(_export_failure(state, error)) from error
     _remove_traces(model.graph)
-    _add_labels(model.graph, fitted)
-    model.producer_name, model.producer_version = "nearshot", __version__
-    model.doc_string = ABOUT.format(version=__version__, given=about)
-    onnx.helper.set_model_props(model, _metadata(fitted))
+    _add_labels(model.graph, state)
+    model.producer_name = "nearshot"
+    model.producer_version = __version__
+    model.doc_string = ABOUT.format(version=__version__, input=graph_input.about)
+    onnx.helper.set_model_props(model, _metadata(state))
     onnx.checker.check_model(model, full_check=True)
     with atomic_write(path) as file:
         file.write(model.SerializeToString())
 
 
+def _graph_input(state: FittedState) -> _Input:
+    embedder = state.embedder
+    if embedder is None:
+        return _Input(
+            name="features",
+            about="features (image, dim)",
+            example=torch.zeros(2, state.features.shape[1]),
+            axes=("image",),
+        )
+    if embedder.network is None:
+        raise InputError("backbone must be a torch.nn.Module to be exported (got a function).")
+    if embedder.n_views > 1:
+        raise InputError(f"n_views must be 1 in an ONNX file (got {embedder.n_views}).")
+    side = embedder.spec.input_size
+    return _Input(
+        name="images",
+        about="images (image, height, width, 3), uint8 RGB of any size, whose centre is cropped",
+        example=torch.zeros(2, side + 1, side + 2, 3, dtype=torch.uint8),
+        axes=("image", "height", "width"),
+    )
+
+
+def _export_failure(state: FittedState, error: Exception) -> str:
+    """Return one sentence about an error of torch's exporter, with the first line of its text."""
+    lines = str(error.__cause__ or error).strip().splitlines()
+    reason = lines[0] if lines else type(error).__name__
+    subject = f"the classifier {state.head.classifier.name!r}"
+    if state.embedder is not None:
+        subject += " with this backbone"
+    return f"torch cannot export {subject} to ONNX: {reason}"
+
+
 class Resize(nn.Module):
-    """Resize images (image, height, width, 3) uint8 as `fit_to_square` does: levels (image, 3, side, side) float32.
+    """Resize images (image, height, width, 3) uint8 as `fit_to_square` does.
+
+    The result are levels of 0 to 255, (image, 3, side, side) float32.
 
     ONNX's own Resize differs from Pillow by up to a dozen levels. Here images are multiplied by
     Pillow's own weights, which are integers of 22 bits, so that the sums are exact in float64. Rows
@@ -109,120 +143,136 @@ class Resize(nn.Module):
         self, side: int, interpolation: Interpolation = "bilinear", crop: float = 1.0
     ) -> None:
         super().__init__()
-        self.side, self.is_cubic, self.shorter = (
-            side,
-            interpolation == "bicubic",
-            round(side / crop),
-        )
+        self.side = side
+        self.is_cubic = interpolation == "bicubic"
+        self.shorter = round(side / crop)
 
     def forward(self, images: Tensor) -> Tensor:  # noqa: D102
         planes = images.permute(0, 3, 1, 2).double()
-        # As tensors, since symbolic sizes cannot be rounded: the length of a column, and of a row.
-        height, width = (torch.ones_like(planes[0, 0].select(axis, 0)).sum() for axis in (1, 0))
+        # As tensors, since symbolic sizes cannot be rounded.
+        height = torch.ones_like(planes[0, 0].select(1, 0)).sum()
+        width = torch.ones_like(planes[0, 0].select(0, 0)).sum()
         # An image of the right size is unchanged.
         shorter = torch.where((height == self.side) & (width == self.side), self.side, self.shorter)
         scale = shorter / torch.minimum(height, width)
-        new_height, new_width = (
-            torch.maximum((length * scale).round(), shorter) for length in (height, width)
-        )
+        new_height = torch.maximum((height * scale).round(), shorter)
+        new_width = torch.maximum((width * scale).round(), shorter)
         down = self._weights(planes.shape[2], height, new_height)  # (side, height)
         across = self._weights(planes.shape[3], width, new_width).T  # (width, side)
         shrinks = height - new_height
         columns_first = (shrinks > 0) & (shrinks > 2 * (width - new_width))
         levels: Tensor = torch.cond(
-            columns_first,
-            lambda down, planes, across: _levels(_levels(down @ planes) @ across),
-            lambda down, planes, across: _levels(down @ _levels(planes @ across)),
-            (down, planes, across),
+            columns_first, _resize_columns_first, _resize_rows_first, (down, planes, across)
         )
         return levels.float()
 
-    def _weights(self, n: int, length: Tensor, resized: Tensor) -> Tensor:
-        """Return the weights of `n` pixels for the central `side` of the resized ones, (side, n).
+    def _weights(self, n_pixels: int, length: Tensor, new_length: Tensor) -> Tensor:
+        """Return the weights of pixels for the central `side` of the resized ones, (side, pixel).
 
         Pillow's filters are as wide as the step between resized pixels, at least one pixel: a
-        triangle, or the cubic with a = −1/2. The weights of a resized pixel add up to `ONE`.
+        triangle, or the cubic with a = −1/2. The weights of a resized pixel add up to
+        `UNIT_WEIGHT`.
         """
-        step, first = length / resized, ((resized - self.side) / 2).floor()
-        places = torch.arange(self.side, dtype=torch.float64)[:, None] + 0.5 + first
-        pixels = torch.arange(n, dtype=torch.float64) + 0.5
-        away = (places * step - pixels).abs() / step.clamp(min=1)
-        raw = (1 - away).clamp(min=0)
+        step = length / new_length
+        first = ((new_length - self.side) / 2).floor()
+        centres = torch.arange(self.side, dtype=torch.float64)[:, None] + 0.5 + first
+        pixels = torch.arange(n_pixels, dtype=torch.float64) + 0.5
+        distance = (centres * step - pixels).abs() / step.clamp(min=1)
         if self.is_cubic:
-            near, far = (
-                (1.5 * away - 2.5) * away**2 + 1,
-                ((-0.5 * away + 2.5) * away - 4) * away + 2,
-            )
-            raw = torch.where(away < 1, near, torch.where(away < 2, far, 0.0))
-        weights = raw / raw.sum(1, keepdim=True) * ONE
+            near = (1.5 * distance - 2.5) * distance**2 + 1
+            far = ((-0.5 * distance + 2.5) * distance - 4) * distance + 2
+            raw = torch.where(distance < 1, near, torch.where(distance < 2, far, 0.0))
+        else:
+            raw = (1 - distance).clamp(min=0)
+        weights = raw / raw.sum(1, keepdim=True) * UNIT_WEIGHT
         return weights.sign() * (weights.abs() + 0.5).floor()
+
+
+def _resize_columns_first(down: Tensor, planes: Tensor, across: Tensor) -> Tensor:
+    return _levels(_levels(down @ planes) @ across)
+
+
+def _resize_rows_first(down: Tensor, planes: Tensor, across: Tensor) -> Tensor:
+    return _levels(down @ _levels(planes @ across))
 
 
 def _levels(sums: Tensor) -> Tensor:
     """Return weighted sums as levels of 0 to 255; halves are rounded up, as in Pillow."""
-    return (sums / ONE + 0.5).floor().clamp(min=0, max=255)
+    return (sums / UNIT_WEIGHT + 0.5).floor().clamp(min=0, max=255)
 
 
 class _Decision(nn.Module):
-    """A fitted classifier from images, or features, to probabilities, novelty, rejections and label indices."""
+    """A fitted classifier as a module: from images, or features, to everything but the labels."""
 
-    def __init__(self, fitted: Fitted) -> None:
+    def __init__(self, state: FittedState) -> None:
         super().__init__()
-        self.classifier, points, given = fitted.head
-        self.normalise, self.n_classes = bool(fitted.settings.normalise), len(fitted.classes)
-        self.temperature, self.threshold = fitted.temperature, fitted.threshold
-        centre = (
-            np.zeros(points.shape[1])
-            if fitted.centre is None
-            else np.array(fitted.centre, dtype=np.float64)
-        )
-        self.points, self.given, self.centre = (
-            nn.Buffer(points),
-            nn.Buffer(given),
-            nn.Buffer(torch.from_numpy(centre)),
-        )
-        self.means, self.variances = nn.Buffer(fitted.support.means), nn.Buffer(fitted.variances)
+        head = state.head
+        self.classifier = head.classifier
+        self.points = nn.Buffer(head.points)
+        self.class_sizes = nn.Buffer(head.class_sizes)
+        self.normalise = bool(state.settings.normalise)
+        self.n_classes = len(state.classes)
+        self.temperature = state.temperature
+        self.threshold = state.threshold
+        centre = np.zeros(head.points.shape[1]) if state.centre is None else state.centre
+        self.centre = nn.Buffer(torch.from_numpy(np.array(centre, dtype=np.float64)))
+        self.means = nn.Buffer(state.support.means)
+        self.variances = nn.Buffer(state.variances)
         self.network: nn.Module | None = None
-        if fitted.embedder is not None:
-            self.network, spec = deepcopy(fitted.embedder.network), fitted.embedder.spec
+        if state.embedder is not None:
+            spec = state.embedder.spec
+            self.network = deepcopy(state.embedder.network)
             self.resize = Resize(spec.input_size, spec.interpolation, spec.crop)
-            mean, std = (
-                torch.tensor(values, dtype=torch.float32).view(3, 1, 1)
-                for values in spec.normalisation
-            )
-            self.channel_mean, self.channel_std = nn.Buffer(mean), nn.Buffer(std)
+            self.channel_mean = nn.Buffer(_channels(spec.normalisation.mean))
+            self.channel_std = nn.Buffer(_channels(spec.normalisation.std))
 
-    def forward(self, given: Tensor) -> tuple[Tensor, ...]:
-        """Return probabilities (image, class), and novelty, rejection, if any, and index of the label, (image,)."""
-        features = given
+    def forward(self, inputs: Tensor) -> tuple[Tensor, ...]:
+        """Return the probabilities, novelty, rejection (if the classifier rejects) and label index.
+
+        The probabilities are (image, class), the others (image,).
+        """
+        features = inputs
         if self.network is not None:
-            features = self.network(
-                (self.resize(given) / 255 - self.channel_mean) / self.channel_std
-            )
+            images = (self.resize(inputs) / 255 - self.channel_mean) / self.channel_std
+            features = self.network(images)
         query = features.double() - self.centre
+        is_zero = (query == 0).all(1)
         if self.normalise:
-            lost = (query == 0).all(1, keepdim=True)
             query = unit_length(query)
-        scores = Head(self.classifier, self.points, self.given).scores(query)
-        novelty = ((-similarities(self.means, query)).clamp(min=0) / self.variances).amin(1)
+        scores = Head(self.classifier, self.points, self.class_sizes).scores(query)
+        squares = (-similarities(self.means, query)).clamp(min=0)
+        novelty = (squares / self.variances).amin(1)
         if self.classifier is RIDGE:
             novelty = weigh_by_score(novelty, scores)
-        if self.normalise:
-            scores, novelty = (
-                torch.where(lost, 0.0, scores),
-                torch.where(lost[:, 0], torch.inf, novelty),
-            )
-        probabilities, index = (scores / self.temperature).softmax(1).float(), first_best(scores)
+        if self.normalise:  # a feature of zeros has no direction
+            scores = torch.where(is_zero[:, None], 0.0, scores)
+            novelty = torch.where(is_zero, torch.inf, novelty)
+        probabilities = class_probabilities(scores, self.temperature).float()
+        index = first_best(scores)
         if self.threshold == math.inf:
             return probabilities, novelty.float(), index
-        unknown = novelty > self.threshold
-        return probabilities, novelty.float(), unknown, torch.where(unknown, self.n_classes, index)
+        is_unknown = novelty > self.threshold
+        index = torch.where(is_unknown, self.n_classes, index)
+        return probabilities, novelty.float(), is_unknown, index
+
+
+def _channels(values: tuple[float, float, float]) -> Tensor:
+    return torch.tensor(values, dtype=torch.float32).view(3, 1, 1)
 
 
 def to_onnx(
-    module: nn.Module, example: Tensor, axes: list[str], given: str, outputs: list[str]
+    module: nn.Module,
+    example: Tensor,
+    *,
+    axes: tuple[str, ...],
+    input_name: str,
+    output_names: list[str],
 ) -> Any:
-    """Export a module with one input, whose first axes are dynamic; torch's and onnxscript's logs are silenced."""
+    """Export a module with one input, whose first axes are dynamic.
+
+    The logs of torch and onnxscript are silenced.
+    """
+    dynamic_shape = {number: torch.export.Dim(axis) for number, axis in enumerate(axes)}
     log_level = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:
@@ -231,11 +281,9 @@ def to_onnx(
             program = torch.onnx.export(
                 module,
                 (example,),
-                input_names=[given],
-                output_names=outputs,
-                dynamic_shapes=(
-                    {number: torch.export.Dim(axis) for number, axis in enumerate(axes)},
-                ),
+                input_names=[input_name],
+                output_names=output_names,
+                dynamic_shapes=(dynamic_shape,),
                 opset_version=OPSET,
                 dynamo=True,
                 verbose=False,
@@ -256,44 +304,39 @@ def _remove_traces(graph: Any) -> None:
                 _remove_traces(attribute.g)
 
 
-def _add_labels(graph: Any, fitted: Fitted) -> None:
-    """Add the labels as strings, which torch cannot express, in the place of their indices."""
+def _add_labels(graph: Any, state: FittedState) -> None:
+    """Add an output of labels as strings, which torch cannot express, in place of their indices."""
     from onnx import TensorProto, helper  # noqa: PLC0415 (an extra)
 
-    texts: Any = [
-        readable(str(text)).encode() for text in (*fitted.classes, fitted.settings.unknown_label)
-    ]
+    labels = [*state.classes, state.settings.unknown_label]
+    texts: Any = [readable(str(label)).encode() for label in labels]
     graph.initializer.append(
         helper.make_tensor("nearshot/labels", TensorProto.STRING, [len(texts)], texts)
     )
     graph.node.append(helper.make_node("Gather", ["nearshot/labels", INDEX], ["label"], axis=0))
-    outputs = [
-        helper.make_tensor_value_info("label", TensorProto.STRING, ["image"]),
-        *graph.output[:-1],
-    ]
+    label_output = helper.make_tensor_value_info("label", TensorProto.STRING, ["image"])
+    outputs = [label_output, *graph.output[:-1]]
     del graph.output[:]
     graph.output.extend(outputs)
 
 
-def _metadata(fitted: Fitted) -> dict[str, str]:
-    settings = fitted.settings
+def _metadata(state: FittedState) -> dict[str, str]:
+    settings = state.settings
     values: dict[str, Any] = {
         "nearshot_version": __version__,
-        "classes": [readable(str(label)) for label in fitted.classes.tolist()],
-        "classifier": classifier_of(settings.classifier).name,
-        "temperature": fitted.temperature,
-        "centred": fitted.centre is not None,
+        "classes": [readable(str(label)) for label in state.classes.tolist()],
+        "classifier": settings.definition.name,
+        "temperature": state.temperature,
+        "centred": state.centre is not None,
         "normalised": bool(settings.normalise),
-        "n_support": len(fitted.codes),
+        "n_support": len(state.codes),
     }
-    if np.isfinite(fitted.threshold):
-        values |= {
-            "threshold": fitted.threshold,
-            "unknown_label": readable(str(settings.unknown_label)),
-        }
+    if np.isfinite(state.threshold):
+        values["threshold"] = state.threshold
+        values["unknown_label"] = readable(str(settings.unknown_label))
         values["unknown_rate"] = settings.unknown_rate
-    if fitted.embedder is not None:
-        spec = fitted.embedder.spec
+    if state.embedder is not None:
+        spec = state.embedder.spec
         values["backbone"] = spec.name
         values["preprocessing"] = {
             "input": "RGB, uint8, (image, height, width, 3), upright",
@@ -304,5 +347,6 @@ def _metadata(fitted: Fitted) -> dict[str, str]:
             "std": list(spec.normalisation.std),
         }
     return {
-        key: value if isinstance(value, str) else json.dumps(value) for key, value in values.items()
+        name: value if isinstance(value, str) else json.dumps(value)
+        for name, value in values.items()
     }

@@ -1,0 +1,63 @@
+"""Embeddings of images, cached on disk by the content of the image."""
+
+import contextlib
+import hashlib
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from nearshot.io import atomic_write
+
+MAX_CACHED = 50_000  # per network: 200 MB at 640 dimensions
+CHECKSUM_BYTES = 16
+
+Features = npt.NDArray[np.float32]
+
+
+class EmbeddingCache:
+    """The cached embeddings, of dimension `dim`, of the network that `key` identifies.
+
+    There is one folder per network, and one small file per image. Files are written atomically and
+    have a checksum, so several processes can share a folder, and it can be deleted at any time.
+    """
+
+    def __init__(self, folder: str | Path, key: str, dim: int) -> None:
+        self.folder = Path(folder).expanduser() / key[:32]
+        self.dim = dim
+
+    def get(self, digest: str) -> Features | None:
+        """Return the embedding of an image; None if it is missing or damaged."""
+        try:
+            data = self._file(digest).read_bytes()
+        except OSError:
+            return None
+        checksum = data[:CHECKSUM_BYTES]
+        values = data[CHECKSUM_BYTES:]
+        if len(values) != 4 * self.dim or _checksum(values) != checksum:
+            return None  # the next `put` replaces it
+        return np.frombuffer(values, "<f4").astype(np.float32)
+
+    def put(self, digest: str, feature: Features) -> None:
+        """Store the embedding of an image."""
+        values = feature.astype("<f4").tobytes()
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with atomic_write(self._file(digest), durable=False) as file:
+            file.write(_checksum(values) + values)
+
+    def prune(self) -> None:
+        """Remove the oldest entries if there are more than the limit."""
+        entries = list(self.folder.glob("*.f32"))
+        if len(entries) <= MAX_CACHED:
+            return
+        with contextlib.suppress(FileNotFoundError):  # another process removes them as well
+            entries.sort(key=lambda path: path.stat().st_mtime)
+            for path in entries[: len(entries) - MAX_CACHED * 9 // 10]:
+                path.unlink()
+
+    def _file(self, digest: str) -> Path:
+        return self.folder / f"{digest}.f32"
+
+
+def _checksum(values: bytes) -> bytes:
+    return hashlib.blake2b(values, digest_size=CHECKSUM_BYTES).digest()
