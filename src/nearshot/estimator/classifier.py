@@ -199,7 +199,9 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return float(np.average(is_right, weights=sample_weight))
 
     def kneighbors(
-        self, X: Any, n_neighbors: int = 5
+        self,
+        X: Any,  # noqa: N803
+        n_neighbors: int = 5,
     ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]:
         """Return the distances to the nearest support images and their indices, nearest first.
 
@@ -291,7 +293,13 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         settings.check()
         embedder = None
         if backbone is not None:
-            embedder = model._make_embedder(copy_backbone=bundle.backbone is None)
+            embedder = Embedder(
+                backbone,
+                device=device,
+                cache_dir=cache_dir,
+                copy=bundle.backbone is None,
+                n_views=bundle.n_views,
+            )
             embedder.dim = bundle.features.shape[1]  # features of another dimension are refused
         state = FittedState(
             settings=settings,
@@ -328,7 +336,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         )
 
     def _set_state(self, state: FittedState) -> Self:
-        """Take a new state. Predictions read `_fitted_state` alone; the attributes are for users."""
+        """Take a new state. Predictions read `_fitted_state`; the attributes are for users."""
         self._fitted_state = state
         self.embedder_ = state.embedder
         self.classes_ = state.classes
@@ -350,12 +358,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         settings = self._settings()
         settings.check()
         _check_every_label_is_given(y)
-        if previous is not None:
-            embedder = previous.embedder
-        elif self._embeds(X):
-            embedder = self._make_embedder()
-        else:
-            embedder = None
+        embedder = self._make_embedder(X) if previous is None else previous.embedder
         feature_names = None
         if embedder is None:
             # scikit-learn writes attributes to the checked estimator, so it is a copy.
@@ -392,18 +395,14 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             features = self._embed(state.embedder, X)
         return state, state.prepare(features)
 
-    def _embeds(self, X: Any) -> bool:  # noqa: N803
-        """Return whether `X` are images to embed, rather than features."""
-        if self.backbone is None:
-            return False
-        return self.backbone != AUTO or are_images(X)
-
-    def _make_embedder(self, *, copy_backbone: bool = True) -> Embedder:
+    def _make_embedder(self, X: Any) -> Embedder | None:  # noqa: N803
+        """Return the embedder of images; None if `X` are features."""
+        if self.backbone is None or (self.backbone == AUTO and not are_images(X)):
+            return None
         return Embedder(
             self.backbone,
             device=self.device,
             cache_dir=self.cache_dir,
-            copy=copy_backbone,
             input_size=self.input_size,
             n_views=self.n_views,
         )

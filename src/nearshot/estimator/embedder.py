@@ -108,9 +108,7 @@ class Embedder:
             copy = False
             input_size = None  # the network has it already
         if n_views > 1 and not isinstance(backbone, nn.Module):
-            raise InputError(
-                f"n_views must be 1 for a backbone that is a function (got {n_views})."
-            )
+            raise InputError(f"n_views must be 1 if backbone is a function (got {n_views}).")
         check_evaluation_mode(backbone)
         if isinstance(backbone, nn.Module):
             backbone = deepcopy(backbone) if copy else backbone
@@ -178,7 +176,7 @@ class Embedder:
         if not images:
             raise InputError("images must have at least 1 image to embed (got 0).")
         results = self.stream(images)
-        numbers = with_progress(range(len(images)), "embedding", show=progress)
+        numbers = with_progress(range(len(images)), "embedding", progress=progress)
         return [result for _, result in zip(numbers, results, strict=True)]
 
     def stream(self, images: Sequence[Any]) -> Iterator[Features | NearshotError]:

@@ -1,4 +1,4 @@
-"""Find images by files, folders and patterns. How a folder is walked is `data.readers.files_under`'s."""
+"""Find images by files, folders and patterns; `data.readers` walks the folders."""
 
 import glob
 import os
@@ -120,9 +120,10 @@ def find_images(paths_or_patterns: Iterable[str | Path]) -> FoundImages:
         if os.path.isdir(path):  # noqa: PTH112 (Path's own raises if a folder above is locked)
             images_in_folder, others = _images_and_others(path, skipped)
             if others:
+                files = counted(len(others), "file")
                 verb = "was" if len(others) == 1 else "were"
                 warnings.warn(
-                    f"{counted(len(others), 'file')} in {path} {verb} skipped ({_suffixes(others)}). "
+                    f"{files} in {path} {verb} skipped ({_suffixes(others)}). "
                     f"Readable: {readable_formats()}.",
                     stacklevel=2,
                 )

@@ -67,7 +67,7 @@ def novelties(query: Tensor, support: Support, variances: Tensor) -> Tensor:
 
 
 def weigh_by_score(novelty: Tensor, scores: Tensor) -> Tensor:
-    """Return novelties by distance, (query,), weighed by scores of ridge regression, (query, class).
+    """Return novelties by distance, (query,), weighed by ridge scores, (query, class).
 
     The highest score is about 1 for a clear image of a class. If it is 1/2, the novelty is
     unchanged. A single class always has the score 1, which says nothing.

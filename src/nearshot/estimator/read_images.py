@@ -45,9 +45,10 @@ class ImageContent:
     def square(
         self, side: int, interpolation: Interpolation = "bilinear", crop: float = 1.0
     ) -> Pixels:
-        """Return its centre, (side, side, 3) uint8 RGB: upright, on white, an animation's first frame.
+        """Return its centre, (side, side, 3) uint8 RGB: upright, and on white if transparent.
 
-        `crop` is the fraction of the shorter side that the square shows; see `fit_to_square`.
+        Of an animation it is the first frame. `crop` is the fraction of the shorter side that the
+        square shows; see `fit_to_square`.
         """
         image = self.decode(SPARE_PIXELS * round(side / crop))
         return fit_to_square(image, side, name=self.name, interpolation=interpolation, crop=crop)

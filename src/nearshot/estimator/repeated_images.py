@@ -26,8 +26,8 @@ def warn_about_repeated_images(state: FittedState, images: Sequence[Any]) -> Non
     those with nearly equal embeddings are compared, and one that can no longer be read is skipped.
     """
     labels = state.labels.tolist()
-    in_two_classes = []
-    in_one_class = []
+    in_two_classes: list[tuple[int, int]] = []
+    in_one_class: list[tuple[int, int]] = []
     for first, second in _equal_pairs(images, _nearly_equal(state)):
         pairs = in_one_class if labels[first] == labels[second] else in_two_classes
         pairs.append((first, second))

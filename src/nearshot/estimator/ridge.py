@@ -22,19 +22,20 @@ class HeldOutRidge:
         rows = problem.rows[position]  # (image, dim)
         self.roots = problem.roots[position]  # (image, 1) of the weights of the images
         self.targets = problem.targets[position]  # (image, class)
-        # H is known up to the mean of the targets, by the smaller of two systems: I − H by that of
-        # the images, or H as the product of a matrix with its transpose by that of the dimensions.
-        self.residual_matrix: Tensor | None = None  # (image, image)
-        self.hat_root: Tensor | None = None  # (image, dim)
+        # H, but for the mean of the targets, by the smaller of two systems: that of the images
+        # gives the matrix I − H, that of the dimensions a root R with R Rᵀ = H.
         n_images, dim = rows.shape
-        if n_images <= dim:
+        self.has_fewer_images = n_images <= dim
+        if self.has_fewer_images:
             factor = _cholesky(rows @ rows.T, problem.penalty)
-            self.residual_matrix = problem.penalty * torch.cholesky_inverse(factor)
-            self.errors = self.residual_matrix @ self.targets  # (image, class)
+            residual = problem.penalty * torch.cholesky_inverse(factor)
+            self.matrix = residual  # (image, image)
+            self.errors = residual @ self.targets  # (image, class)
         else:
             factor = _cholesky(rows.T @ rows, problem.penalty)
-            self.hat_root = torch.linalg.solve_triangular(factor, rows.T, upper=False).T
-            self.errors = self.targets - self.hat_root @ (self.hat_root.T @ self.targets)
+            root = torch.linalg.solve_triangular(factor, rows.T, upper=False).T
+            self.matrix = root  # (image, dim)
+            self.errors = self.targets - root @ (root.T @ self.targets)
 
     def held_out_scores(self, tested: Tensor, kept: Tensor) -> Tensor:
         """Return the scores of tested images, (image, class), by the kept images."""
@@ -46,17 +47,18 @@ class HeldOutRidge:
         errors = torch.linalg.solve(system, self.errors[held_out])
         errors_of_tested = errors[torch.searchsorted(held_out, tested)]
         n_classes = self.targets.shape[1]
-        return (self.targets[tested] - errors_of_tested) / self.roots[tested] + 1 / n_classes
+        scores: Tensor = (self.targets[tested] - errors_of_tested) / self.roots[tested]
+        return scores + 1 / n_classes
 
     def _residual_block(self, images: Tensor) -> Tensor:
         """Return the block of I − H for some images, (image, image)."""
-        if self.residual_matrix is not None:
-            return self.residual_matrix[images][:, images]
-        assert self.hat_root is not None
-        root = self.hat_root[images]
+        if self.has_fewer_images:
+            return self.matrix[images][:, images]
+        root = self.matrix[images]
         return torch.eye(len(images)).to(root) - root @ root.T
 
 
 def _cholesky(gram: Tensor, penalty: Tensor) -> Tensor:
     """Return the Cholesky factor of a matrix with a penalty on its diagonal."""
-    return torch.linalg.cholesky(gram + penalty * torch.eye(len(gram)).to(gram))
+    factor: Tensor = torch.linalg.cholesky(gram + penalty * torch.eye(len(gram)).to(gram))
+    return factor
