@@ -69,7 +69,7 @@ docs: $(DOCS_READY)  ## build the documentation into site/; open site/index.html
 notebooks: $(DOCS_READY)  ## run the notebooks and store their outputs, which the documentation shows
 	cd docs/notebooks && $(abspath $(BIN))/jupyter execute --inplace --NotebookClient.record_timing=False *.ipynb
 
-browser:  ## install Debian's Chromium, which a test opens the report in; without it the test is skipped
+browser:  ## install Debian's Chromium for the tests that open pages; without it they are skipped
 	command -v chromium || { $(AS_ROOT) apt-get update && $(AS_ROOT) apt-get install --yes chromium; }
 
 clean:  ## remove the environment and everything built

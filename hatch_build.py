@@ -1,4 +1,4 @@
-"""The package's page on PyPI: addresses of the project, and a README whose links and images work there.
+"""The package's page on PyPI: addresses of the project, and a README with absolute links.
 
 The address is that of the clone's remote `origin`, so a fork's page links to the fork. A source
 distribution keeps the result in its metadata.
@@ -19,10 +19,8 @@ class ProjectPage(MetadataHookInterface):
 
     def update(self, metadata: dict[str, Any]) -> None:
         """Set the fields; without a remote on the web, links stay relative."""
-        address, text = (
-            _repository(self.root),
-            Path(self.root, "README.md").read_text(encoding="utf-8"),
-        )
+        address = _repository(self.root)
+        text = Path(self.root, "README.md").read_text(encoding="utf-8")
         metadata["urls"] = {"Paper": PAPER}
         if address is not None:
             text = re.sub(r"(!\[[^]]*\]\()(?!\w+:)", rf"\g<1>{address}/raw/HEAD/", text)
@@ -37,13 +35,12 @@ class ProjectPage(MetadataHookInterface):
 
 
 def _repository(root: str) -> str | None:
-    """Return the web address of the remote `origin`, given as https://host/path.git or git@host:path.git."""
+    """Return the web address of the remote `origin`, as of git@host:path.git, or None."""
     command = ["git", "-C", root, "remote", "get-url", "origin"]
     try:
-        remote = subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()  # noqa: S603
+        output = subprocess.run(command, capture_output=True, text=True, check=True).stdout  # noqa: S603
     except (OSError, subprocess.CalledProcessError):  # no git, no clone, or no remote
         return None
-    found = re.fullmatch(
-        r"(?:https://(?:[^@/]+@)?|(?:ssh://)?git@)([\w.-]+)[:/](.+?)(?:\.git)?/?", remote
-    )
-    return f"https://{found[1]}/{found[2]}" if found else None
+    host_and_path = r"(?:https://(?:[^@/]+@)?|(?:ssh://)?git@)([\w.-]+)[:/](.+?)(?:\.git)?/?"
+    match = re.fullmatch(host_and_path, output.strip())
+    return f"https://{match[1]}/{match[2]}" if match else None
