@@ -7,8 +7,8 @@ or the end is cut off. The outcome must be one of
 - equal: the damage does not matter, and the content is the same;
 - recomputed: a cache computes the entry again;
 - refused: one sentence (an error of nearshot).
-Anything else (a traceback, or other content) is a bug. JSON that people edit has no checksum, and is
-not among the files. Writes benchmarks/results/damage.json and .md.
+Anything else (a traceback, or other content) is a bug. JSON that people edit has no checksum, and
+is not among the files. Writes benchmarks/results/damage.json and .md.
 """
 
 import argparse

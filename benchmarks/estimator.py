@@ -136,8 +136,8 @@ def main() -> None:
     for folder in (options.output, options.figures):
         folder.mkdir(parents=True, exist_ok=True)
     stem = f"estimator-{name}"
-    pictures = draw(report, options.figures, stem)
-    text = markdown(report, {kind: f"figures/{name}" for kind, name in pictures.items()})
+    figures = draw(report, options.figures, stem)
+    text = markdown(report, {kind: f"figures/{name}" for kind, name in figures.items()})
     for measurements in report["shots"].values():  # thousands of numbers, drawn above
         if measurements["estimate"] is not None:
             del measurements["estimate"]["each"]

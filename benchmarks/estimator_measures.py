@@ -103,17 +103,18 @@ def spread_of(values: list[float]) -> dict[str, float]:
 # None of these
 
 
-def newness(model: FewShotClassifier, pictures: Array) -> dict[str, Array]:
+def newness(model: FewShotClassifier, features: Array) -> dict[str, Array]:
     """Return nearshot's novelty, and others that one might use instead; higher is newer."""
-    support = model.fitted_state().support
-    query = model.fitted_state().prepare(pictures)
+    state = model.fitted_state()
+    support = state.support
+    query = state.prepare(features)
     to_means = torch.cdist(query, support.means).sort(dim=1).values.numpy()
     return {
-        OURS: model.novelty(pictures),
+        OURS: model.novelty(features),
         "distance to the nearest class mean": to_means[:, 0],
         "distance to the nearest image": torch.cdist(query, support.features).amin(1).numpy(),
         "nearest class mean / second nearest": to_means[:, 0] / to_means[:, 1],
-        "1 − highest probability": 1 - model.predict_proba(pictures).max(1),
+        "1 − highest probability": 1 - model.predict_proba(features).max(1),
     }
 
 
@@ -125,7 +126,8 @@ def rejection(features: FeatureSet, episodes: list[Task]) -> dict[str, Any]:
     }
     for task in with_progress(episodes, "rejection"):
         model = model_of(features).fit(task.support, task.labels)
-        known, unseen = (newness(model, pictures) for pictures in (task.query, task.strangers))
+        known = newness(model, task.query)
+        unseen = newness(model, task.strangers)
         truth = np.repeat([0, 1], [len(task.query), len(task.strangers)])
         for kind in known:
             values = np.concatenate([known[kind], unseen[kind]])

@@ -20,25 +20,25 @@ def draw(report: Report, folder: Path, stem: str) -> dict[str, str]:
         "calibration": draw_calibration,
         "estimate": draw_estimates,
     }
-    pictures = {kind: f"{stem}-{kind}.png" for kind in drawn}
+    figures = {kind: f"{stem}-{kind}.png" for kind in drawn}
     for kind, draw_one in drawn.items():
-        draw_one(report, folder / pictures[kind])
-    return pictures
+        draw_one(report, folder / figures[kind])
+    return figures
 
 
-def markdown(report: Report, pictures: dict[str, str]) -> str:
+def markdown(report: Report, figures: dict[str, str]) -> str:
     """Return the tables for the documentation, with the figures by their addresses."""
     lines = [
         f"{report['what']}. ± is the 95 % interval of the mean over support sets.",
         "",
         *rejection_lines(report["shots"]),
-        f"![Rejection]({pictures['rejection']})",
+        f"![Rejection]({figures['rejection']})",
         "",
         *calibration_lines(report["shots"]),
-        f"![Calibration]({pictures['calibration']})",
+        f"![Calibration]({figures['calibration']})",
         "",
         *estimate_lines(report["shots"]),
-        f"![Estimates]({pictures['estimate']})",
+        f"![Estimates]({figures['estimate']})",
         "",
         *peers_lines(report["shots"]),
     ]

@@ -45,7 +45,7 @@ def main() -> None:
         description=str(__doc__), formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument(
-        "--pictures", type=int, default=1000, help="how many the command is given (default: 1000)"
+        "--images", type=int, default=1000, help="how many the command is given (default: 1000)"
     )
     parser.add_argument("--rounds", type=int, default=6, help="of each way to embed (default: 6)")
     parser.add_argument("--threads", type=int, default=2, help="cores to use (default: 2)")
@@ -56,16 +56,16 @@ def main() -> None:
         folder = Path(scratch)
         torch.manual_seed(0)
         save_backbone(build_backbone("resnet12"), folder / "weights.safetensors")
-        support = write_pictures(folder / "support", N_CLASSES, N_SHOT)
-        pictures = write_pictures(folder / "new", 1, options.pictures)
-        rows = in_turns(ways(folder, support, pictures[:64]), 64, options.rounds)
-        rows += the_command(folder, options.pictures, options.threads)
+        support = write_images(folder / "support", N_CLASSES, N_SHOT)
+        images = write_images(folder / "new", 1, options.images)
+        rows = in_turns(ways(folder, support, images[:64]), 64, options.rounds)
+        rows += the_command(folder, options.images, options.threads)
     report: Row = {
         "device": platform.processor() or "CPU",
         "threads": options.threads,
         "torch": torch.__version__,
         "load_before": load,
-        "pictures": options.pictures,
+        "images": options.images,
         "rows": rows,
     }
     RESULTS.mkdir(exist_ok=True)
@@ -75,38 +75,39 @@ def main() -> None:
     print(f"Written to {RESULTS / 'predict.json'}.")
 
 
-def write_pictures(folder: Path, n_classes: int, n_images: int) -> list[Path]:
+def write_images(folder: Path, n_classes: int, n_images: int) -> list[Path]:
     rng = np.random.default_rng(0)
-    paths = [
-        folder / f"class {label}" / f"{number:04}.png"
-        for label in range(n_classes)
-        for number in range(n_images)
-    ]
-    for path in paths:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(rng.integers(0, 256, (SIDE, SIDE, 3), dtype=np.uint8)).save(path)
+    paths = []
+    for label in range(n_classes):
+        class_folder = folder / f"class {label}"
+        class_folder.mkdir(parents=True)
+        for number in range(n_images):
+            path = class_folder / f"{number:04}.png"
+            pixels = rng.integers(0, 256, (SIDE, SIDE, 3), dtype=np.uint8)
+            Image.fromarray(pixels).save(path)
+            paths.append(path)
     return paths
 
 
 def ways(
-    folder: Path, support: Sequence[Path], pictures: Sequence[Path]
+    folder: Path, support: Sequence[Path], images: Sequence[Path]
 ) -> dict[str, Callable[[], object]]:
     """Return the ways to embed, or to classify, the same files."""
     backbone = load_backbone(folder / "weights.safetensors")
     embedder = Embedder(backbone, device="cpu")
     cached = Embedder(backbone, device="cpu", cache_dir=folder / "cache")
-    cached(pictures)
+    cached(images)
     classifier = FewShotClassifier(backbone, device="cpu").fit(
         support, [path.parent.name for path in support]
     )
     result: dict[str, Callable[[], object]] = {
-        "a plain loop, picture by picture": lambda: [plain(backbone, [path]) for path in pictures],
+        "a plain loop, image by image": lambda: [plain(backbone, [path]) for path in images],
         "a plain loop, 32 at a time": lambda: [
-            plain(backbone, pictures[i : i + 32]) for i in range(0, 64, 32)
+            plain(backbone, images[i : i + 32]) for i in range(0, 64, 32)
         ],
-        "nearshot": lambda: embedder(pictures),
-        "nearshot, embeddings kept": lambda: cached(pictures),
-        "nearshot, with decision and explanation": lambda: classifier.explain(pictures),
+        "nearshot": lambda: embedder(images),
+        "nearshot, embeddings kept": lambda: cached(images),
+        "nearshot, with decision and explanation": lambda: classifier.explain(images),
     }
     try:
         import onnxruntime
@@ -120,11 +121,9 @@ def ways(
     )
 
     def by_onnx() -> None:
-        for start in range(0, len(pictures), 32):
-            images = np.stack(
-                [np.asarray(Image.open(path)) for path in pictures[start : start + 32]]
-            )
-            session.run(None, {"images": images})
+        for start in range(0, len(images), 32):
+            batch = [np.asarray(Image.open(path)) for path in images[start : start + 32]]
+            session.run(None, {"images": np.stack(batch)})
 
     return result | {"the ONNX file in onnxruntime, with decision": by_onnx}
 
@@ -141,25 +140,24 @@ def plain(backbone: torch.nn.Module, paths: Sequence[Path]) -> Tensor:
     return features
 
 
-def in_turns(ways: dict[str, Callable[[], object]], n_pictures: int, n_rounds: int) -> list[Row]:
+def in_turns(ways: dict[str, Callable[[], object]], n_images: int, n_rounds: int) -> list[Row]:
     threads = torch.get_num_threads()
     times = times_in_turns(ways, n_rounds)
     return [
-        row(name, n_pictures, wall, processor / threads)
-        for name, (wall, processor) in times.items()
+        row(name, n_images, wall, processor / threads) for name, (wall, processor) in times.items()
     ]
 
 
-def row(way: str, n_pictures: int, seconds: float, alone: float) -> Row:
+def row(way: str, n_images: int, seconds: float, alone: float) -> Row:
     """Return what was measured; `alone`: the seconds that the cores worked, each."""
     rates = {
-        "pictures_per_minute": 60 * n_pictures / seconds,
-        "pictures_per_minute_of_the_cores": 60 * n_pictures / alone,
+        "images_per_minute": 60 * n_images / seconds,
+        "images_per_minute_of_the_cores": 60 * n_images / alone,
     }
     return {"way": way, **rates, "seconds": seconds, "seconds_of_the_cores": alone}
 
 
-def the_command(folder: Path, n_pictures: int, threads: int) -> list[Row]:
+def the_command(folder: Path, n_images: int, threads: int) -> list[Row]:
     """Run the command as a user would; the time has all of it, starting Python too."""
     command = [
         sys.executable,
@@ -195,9 +193,9 @@ def the_command(folder: Path, n_pictures: int, threads: int) -> list[Row]:
         )
         seconds = time.perf_counter() - start
         busy = children_seconds() - busy
-        if len(done.stdout.splitlines()) != n_pictures + 1:
+        if len(done.stdout.splitlines()) != n_images + 1:
             raise RuntimeError(done.stdout[-500:])
-        rows.append(row(name, n_pictures, seconds, busy / threads))
+        rows.append(row(name, n_images, seconds, busy / threads))
     return rows
 
 
@@ -214,13 +212,13 @@ def markdown(report: Row) -> str:
         "threads, torch "
         f"{report['torch']}; the machine's load was {report['load_before']:.1f} before. The "
         "command was given "
-        f"{report['pictures']:,} pictures and {N_CLASSES * N_SHOT} labelled ones.",
+        f"{report['images']:,} images and {N_CLASSES * N_SHOT} labelled ones.",
         "",
-        "| | pictures a minute, as it was | were the cores free |",
+        "| | images a minute, as it was | were the cores free |",
         "|---|---:|---:|",
     ]
     for row in report["rows"]:
-        rates = (row["pictures_per_minute"], row["pictures_per_minute_of_the_cores"])
+        rates = (row["images_per_minute"], row["images_per_minute_of_the_cores"])
         lines.append(f"| {row['way']} | {rates[0]:,.0f} | {rates[1]:,.0f} |")
     return "\n".join(lines) + "\n"
 

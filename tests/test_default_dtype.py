@@ -72,7 +72,7 @@ def test_a_classifier(tmp_path: Path) -> None:
         tmp_path / "weights.safetensors",
         training_mean=torch.zeros(backbone.embedding_dim),
     )
-    pictures = [picture(seed, 16) for seed in range(24)]
+    images = [picture(seed, 16) for seed in range(24)]
     labels = np.arange(24) % 3
 
     def make() -> list[Any]:
@@ -83,14 +83,14 @@ def test_a_classifier(tmp_path: Path) -> None:
                 classifier=classifier,
                 unknown_rate=0.1,
                 unknown_label=-1,
-            ).fit(pictures[:15], labels[:15])
+            ).fit(images[:15], labels[:15])
             model.save(tmp_path / "model.safetensors")
             loaded = FewShotClassifier.load(tmp_path / "model.safetensors", device="cpu")
             values += [
                 model.temperature_,
                 model.threshold_,
-                loaded.predict_proba(pictures),
-                model.novelty(pictures),
+                loaded.predict_proba(images),
+                model.novelty(images),
             ]
         return values
 

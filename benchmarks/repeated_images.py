@@ -1,9 +1,9 @@
 """Count the images that a dataset has twice, and those that two splits share.
 
-    python benchmarks/repeated_pictures.py
-    python benchmarks/repeated_pictures.py mini-imagenet --output .
+    python benchmarks/repeated_images.py
+    python benchmarks/repeated_images.py mini-imagenet --output .
 
-Prints a table and writes benchmarks/results/repeated-pictures.json and .md.
+Prints a table and writes benchmarks/results/repeated-images.json and .md.
 """
 
 import argparse
@@ -11,7 +11,7 @@ import json
 from pathlib import Path
 
 from nearshot.data import Store
-from nearshot.data.inspection import repeated_images, splits_that_share
+from nearshot.data.inspection import Occurrence, repeated_images, splits_that_share
 from nearshot.data.store import prepared_splits
 
 RESULTS = Path(__file__).parent / "results"
@@ -41,26 +41,25 @@ def main() -> None:
         "repeated": len(groups),
         "in two splits": len(across),
         "shared": {" and ".join(pair): number for pair, number in shared.items()},
-        "pictures": [
-            [
-                f"{occurrence.split}: {occurrence.image_name} ({occurrence.class_name})"
-                for occurrence in group
-            ]
-            for group in across
-        ],
+        "in two splits, by image": [list(map(description, group)) for group in across],
     }
     lines = [
-        f"| splits of {options.dataset} | pictures in both |",
+        f"| splits of {options.dataset} | images in both |",
         "|---|---:|",
         *(f"| {first} and {second} | {number:,} |" for (first, second), number in shared.items()),
         "",
-        f"{len(groups):,} pictures occur more than once, {len(across):,} of them in more than one "
+        f"{len(groups):,} images occur more than once, {len(across):,} of them in more than one "
         "split.",
     ]
     options.output.mkdir(exist_ok=True)
-    (options.output / "repeated-pictures.json").write_text(json.dumps(report, indent=2) + "\n")
-    (options.output / "repeated-pictures.md").write_text("\n".join(lines) + "\n")
+    (options.output / "repeated-images.json").write_text(json.dumps(report, indent=2) + "\n")
+    (options.output / "repeated-images.md").write_text("\n".join(lines) + "\n")
     print("\n".join(lines))
+
+
+def description(occurrence: Occurrence) -> str:
+    """Return where an image occurs."""
+    return f"{occurrence.split}: {occurrence.image_name} ({occurrence.class_name})"
 
 
 if __name__ == "__main__":
