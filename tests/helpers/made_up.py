@@ -9,9 +9,7 @@ import torch
 
 from nearshot.evaluation import CLASSIFIERS, Accuracy, Protocol
 from nearshot.paper import RECIPES, Results
-from nearshot.paper.claims import CLAIMS, Verdict
 from nearshot.paper.jobs import Job, jobs_of
-from nearshot.paper.recipe import Found
 from nearshot.paper.results import FORMAT, VERSION, Measurement, RunResult
 from nearshot.paper.sizes import PAPER, Size
 from nearshot.training import TrainConfig
@@ -24,15 +22,15 @@ SEEDS = (0, 1, 2)
 def make_up(
     folder: Path,
     recipes: Iterable[str],
-    scale: Size,
+    size: Size,
     *,
     dataset: str | None = None,
     seeds: int = 1,
     changes: dict[str, Any] | None = None,
 ) -> Results:
     """Put a result in the folder for every training of some recipes; `changes` replace parts of each."""
-    results = Results(folder)
-    jobs = jobs_of([RECIPES[name] for name in recipes], dataset, scale, range(seeds))
+    results = Results(folder, size, range(seeds))
+    jobs = jobs_of([RECIPES[name] for name in recipes], dataset, size, range(seeds))
     for number, job in enumerate(jobs):
         results.put(RunResult(_content(job, number) | (changes or {})))
     return results
@@ -138,11 +136,3 @@ def put(
             accuracies[one.name] = accuracy.as_dict() | {"epoch": 1}
         job = Job(replace(config, seed=seed), PAPER, (), ())
         results.put(RunResult(_content(job, 0) | {"history": [], "accuracies": accuracies}))
-
-
-def verdict(
-    results: Results, name: str, seeds: tuple[int, ...] = (0,), dataset: str = DATASET
-) -> Verdict:
-    """Return what is said of a statement."""
-    (claim,) = (one for one in CLAIMS if one.name == name)
-    return claim.check(Found(results, PAPER, seeds), dataset)

@@ -45,5 +45,5 @@ def done_in(folder: Path, job: Job, data_dir: Path) -> RunResult:
 if __name__ == "__main__":
     results, runs, data, epochs, *seeds = sys.argv[1:]
     jobs = [tiny_job(int(seed), epochs=int(epochs)) for seed in seeds]
-    executor = ThisProcess(Results(results), Path(runs), Path(data))
+    executor = ThisProcess(Results(results, TINY_SIZE), Path(runs), Path(data))
     sys.exit(len(jobs) - len(run_jobs(jobs, executor, console=Console(file=sys.stdout)).done))

@@ -77,17 +77,18 @@ def test_a_setting_that_a_loss_ignores_does_not_tell_runs_apart(method: str) -> 
 
 @pytest.mark.parametrize("scale", FOUND)
 def test_all_committed_results_are_found_by_the_recipes_that_want_them(scale: str) -> None:
-    results = Results(COMMITTED)
+    size = at_input_size(32) if scale == "32px" else PAPER
+    results = Results(COMMITTED, size)
     wanted = {
-        name: jobs_of([recipe], "all", at_input_size(32) if scale == "32px" else PAPER, range(3))
+        name: jobs_of([recipe], "all", size, range(3))
         for name, recipe in RECIPES.items()
     }
     found = Counter(
         name
         for name, jobs in wanted.items()
         for job in jobs
-        if results.get(job.config, scale) is not None
+        if results.get(job.config) is not None
     )
     assert found == FOUND[scale]
     files = COMMITTED.glob(f"{scale}/*/*.json")
-    assert sorted(file.stem for file in files) == sorted(one.id for one in results.of_scale(scale))
+    assert sorted(file.stem for file in files) == sorted(one.id for one in results)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 from tests.helpers.made_up import make_up
 from tests.helpers.tiny import prepare_tiny
-from tests.helpers.tiny_jobs import ThisProcess, done_in, tiny_job
+from tests.helpers.tiny_jobs import TINY_SIZE, ThisProcess, done_in, tiny_job
 
 from nearshot.cli import main
 from nearshot.errors import InputError
@@ -33,7 +33,7 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("plan")
     prepare_tiny(folder / "data")
     job = tiny_job()
-    Results(folder / "results").put(done_in(folder / "runs" / job.id, job, folder / "data"))
+    Results(folder / "results", TINY_SIZE).put(done_in(folder / "runs" / job.id, job, folder / "data"))
     return folder
 
 
@@ -42,7 +42,7 @@ def with_more(job: Job) -> Job:
 
 
 def test_jobs_are_classified_by_what_is_left(done: Path, tmp_path: Path) -> None:
-    results, runs = Results(done / "results"), done / "runs"
+    results, runs = Results(done / "results", TINY_SIZE), done / "runs"
     first, second = tiny_job(), tiny_job(seed=1)
     assert plan_jobs([first, second], results, runs) == JobPlan(done=[first], to_train=[second])
     more = with_more(first)
@@ -60,14 +60,14 @@ def test_weights_that_are_gone_are_trained_again_and_nothing_measured_is_lost(
     shutil.copytree(done / "results", tmp_path / "results")
     shutil.copytree(done / "runs", tmp_path / "runs")
     shutil.rmtree(tmp_path / "runs" / tiny_job().id / "weights")
-    results = Results(tmp_path / "results")
-    before = results.get(tiny_job().config, "tiny")
+    results = Results(tmp_path / "results", TINY_SIZE)
+    before = results.get(tiny_job().config)
     assert before is not None
     (again,) = plan_jobs([with_more(tiny_job())], results, tmp_path / "runs").to_train_again
     assert set(again.measurements) == {*before.measurements, MORE}
     executor = ThisProcess(results, tmp_path / "runs", done / "data")
     assert executor.run(again) is None
-    after = results.get(again.config, "tiny")
+    after = results.get(again.config)
     assert after is not None
     assert all(after.has(one) for one in (*before.measurements, MORE))
 
@@ -80,7 +80,7 @@ def test_a_finished_run_is_measured_without_its_checkpoint_but_not_on_other_data
     run = tmp_path / "runs" / job.id
     (run / "checkpoint.pt").unlink()
     weights = {path: path.read_bytes() for path in (run / "weights").iterdir()}
-    assert plan_jobs([job], Results(done / "results"), tmp_path / "runs").to_measure
+    assert plan_jobs([job], Results(done / "results", TINY_SIZE), tmp_path / "runs").to_measure
     result = done_in(run, job, done / "data")
     assert result.has(MORE)
     assert {path: path.read_bytes() for path in (run / "weights").iterdir()} == weights

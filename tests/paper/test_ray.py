@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 from tests.helpers.tiny import prepare_tiny
-from tests.helpers.tiny_jobs import QUIET, ThisProcess, tiny_job
+from tests.helpers.tiny_jobs import QUIET, TINY_SIZE, ThisProcess, tiny_job
 
 from nearshot.paper import Results
 from nearshot.paper.executors.ray import RayCluster
@@ -50,7 +50,7 @@ class TwoNodes:
     def __init__(self, cluster: Any, second: Any, folder: Path) -> None:
         self.cluster, self.second, self.data = cluster, second, folder / "data"
         prepare_tiny(self.data)
-        self.runs, self.results = folder / "runs", Results(folder / "results")
+        self.runs, self.results = folder / "runs", Results(folder / "results", TINY_SIZE)
 
     def run(
         self, jobs: list[Job], happens: Callable[[], bool] = lambda: True
@@ -149,12 +149,12 @@ def test_jobs_survive_ctrl_c_the_loss_of_a_node_and_a_broken_job(
     assert executor.started == [broken.id]
     assert not again.failed
     assert len(again.done) == len(jobs)
-    reference = ThisProcess(Results(tmp_path / "results"), tmp_path / "runs", nodes.data)
+    reference = ThisProcess(Results(tmp_path / "results", TINY_SIZE), tmp_path / "runs", nodes.data)
     run_jobs(
         jobs, reference, console=QUIET
     )  # tests have one thread, as a node that gives a job one CPU
     for one in jobs:
-        ours, theirs = (side.results.get(one.config, one.size.name) for side in (nodes, reference))
+        ours, theirs = (side.results.get(one.config) for side in (nodes, reference))
         assert ours is not None
         assert theirs is not None
         for part in ("id", "config", "fingerprints", "accuracies", "history"):
@@ -166,7 +166,7 @@ def test_a_gpu_that_torch_cannot_see_is_a_failure_and_not_a_slow_run(
 ) -> None:
     if torch.cuda.is_available():
         pytest.skip("there is a GPU")
-    results = Results(tmp_path / "results")
+    results = Results(tmp_path / "results", TINY_SIZE)
     executor = RayCluster(results, tmp_path / "runs", nodes.data, gpus_per_run=0.5)
     outcome = run_jobs([tiny_job()], executor, console=QUIET)
     [failure] = outcome.failed

@@ -17,7 +17,7 @@ from types import SimpleNamespace
 import pytest
 from rich.console import Console
 from tests.helpers.tiny import prepare_tiny
-from tests.helpers.tiny_jobs import QUIET, ThisProcess, tiny_job
+from tests.helpers.tiny_jobs import QUIET, TINY_SIZE, ThisProcess, tiny_job
 
 from nearshot.errors import InputError, MissingExtraError
 from nearshot.io import FileLock
@@ -46,7 +46,7 @@ def data_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def here(tmp_path: Path, data_dir: Path) -> ThisProcess:
-    return ThisProcess(Results(tmp_path / "results"), tmp_path / "runs", data_dir)
+    return ThisProcess(Results(tmp_path / "results", TINY_SIZE), tmp_path / "runs", data_dir)
 
 
 @pytest.fixture
@@ -85,7 +85,7 @@ def test_a_job_that_fails_does_not_stop_the_rest_and_is_tried_again(here: ThisPr
         line.strip() for line in said.getvalue().splitlines() if "/2: " in line
     ]  # whole, whatever the width
     assert all(re.fullmatch(r"[01]/2: \S+ (failed|done) in \d+ s", line) for line in lines)
-    path = here.results.path(SHORT.config, SHORT.size.name)
+    path = here.results.path(SHORT.config)
     before = path.stat().st_mtime_ns
     assert len(run_jobs(jobs, here, console=QUIET).failed) == 1
     assert path.stat().st_mtime_ns == before
@@ -99,13 +99,13 @@ def test_a_job_that_another_process_finishes_meanwhile_is_done_once(
     class Coming(Results):
         """A result that comes just after the first question."""
 
-        def get(self, config: TrainConfig, scale: str) -> RunResult | None:
-            found = super().get(config, scale)
+        def get(self, config: TrainConfig) -> RunResult | None:
+            found = super().get(config)
             if found is None:
                 self.put(next(iter(here.results)))
             return found
 
-    executor = ThisProcess(Coming(tmp_path / "other"), tmp_path / "nowhere", tmp_path)
+    executor = ThisProcess(Coming(tmp_path / "other", TINY_SIZE), tmp_path / "nowhere", tmp_path)
     assert run_jobs([SHORT], executor, console=QUIET).done == [SHORT]
 
 
@@ -266,7 +266,7 @@ def test_a_locked_run_is_taken_over_where_it_was_when_its_process_is_killed(
     process = another(here, epochs=40, seeds=[0])
     until(lambda: n_epochs(here.runs / LONG.id) > 2)
     when(
-        lambda: WAITING in said.getvalue() and other.is_done(Results(here.results.folder)),
+        lambda: WAITING in said.getvalue() and other.is_done(Results(here.results.folder, TINY_SIZE)),
         process.kill,
     )
     outcome = run_jobs([LONG, other], here, console=Console(file=said))
@@ -300,5 +300,5 @@ def test_the_quick_form_of_everything_takes_less_than_an_hour(tmp_path: Path) ->
     command = [sys.executable, "-m", "nearshot", "reproduce", "--all", "--quick"]
     subprocess.run(command, check=True, cwd=tmp_path, env=environment)
     assert time.monotonic() - started < 3600
-    results = Results(tmp_path / "results")
+    results = Results(tmp_path / "results", QUICK)
     assert all(job.is_done(results) for job in jobs_of(RECIPES.values(), None, QUICK, [0]))

@@ -39,7 +39,7 @@ class Reproduce:
     ] = ()
     """The tables or figures; --list shows all."""
     all: bool = False
-    """All of them, and the verdicts on the paper's claims."""
+    """All of them."""
     list: bool = False
     """Only list them, with what is done and what is left to run; with --only '*' list the runs, by
     name."""
@@ -121,7 +121,7 @@ class Reproduce:
         )
         if not console.is_terminal and "COLUMNS" not in os.environ:
             console.width = WIDTH_OF_FILES
-        for table in (*done.tables, *done.claims):
+        for table in done.tables:
             console.print(table.for_terminal(), soft_wrap=False, crop=False)
             console.print()
         if done.not_run:
@@ -158,13 +158,13 @@ class Reproduce:
         print_entries(f"{size.label}; {counted(len(seeds), 'seed')}", entries, console)
 
     def _plan(self, jobs: Sequence[Job]) -> JobPlan:
-        return plan_jobs(jobs, Results(self.results), self.runs, train_again=self.train_again)
+        return plan_jobs(jobs, Results(self.results, self.size), self.runs, train_again=self.train_again)
 
     def _about(self, recipe: Recipe) -> str:
         """Return a recipe's title with its datasets."""
         if self.size.dataset is not None:
             return f"{recipe.title} ({self.size.dataset})"
-        datasets = ", ".join(recipe.on(self.dataset))
+        datasets = ", ".join(recipe.datasets_for(self.dataset))
         others = ", ".join(recipe.datasets[1:])
         if self.dataset is None and others:
             datasets += f"; with --dataset also {others}"

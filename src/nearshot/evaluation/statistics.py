@@ -291,3 +291,38 @@ def _check_same_protocol(protocols: Sequence[Protocol], what: str, **but: Any) -
             raise InputError(
                 f"Accuracies of different protocols cannot be {what} together: ({first}) and ({other})."
             )
+
+
+@dataclass(frozen=True)
+class Difference:
+    """The mean difference of seeds' accuracies, with half its interval."""
+
+    mean: float
+    half_width: float
+    n_first: int
+    n_second: int
+
+
+def welch(
+    firsts: Sequence[float], seconds: Sequence[float], *, confidence: float = 0.95
+) -> Difference:
+    """Return the mean of some seeds minus that of others, at least two each, with Welch's interval."""
+    import scipy.stats  # noqa: PLC0415 (takes most of a second)
+
+    test = scipy.stats.ttest_ind(firsts, seconds, equal_var=False)
+    interval = test.confidence_interval(confidence)
+    mean = math.fsum(firsts) / len(firsts) - math.fsum(seconds) / len(seconds)
+    half = 0.0 if math.isnan(interval.high) else (interval.high - interval.low) / 2
+    return Difference(mean, half, len(firsts), len(seconds))
+
+
+def paired(
+    firsts: Sequence[float], seconds: Sequence[float], *, confidence: float = 0.95
+) -> Difference:
+    """Return the mean of differences by seed, at least two, with Student's interval."""
+    import scipy.stats  # noqa: PLC0415 (takes most of a second)
+
+    differences = [first - second for first, second in zip(firsts, seconds, strict=True)]
+    interval = scipy.stats.ttest_1samp(differences, 0.0).confidence_interval(confidence)
+    half = 0.0 if math.isnan(interval.high) else (interval.high - interval.low) / 2
+    return Difference(math.fsum(differences) / len(differences), half, len(firsts), len(seconds))

@@ -1,114 +1,150 @@
-"""The shape that most tables share: a row per run and a column per measurement, the paper's numbers beside ours."""
+"""The shapes that most tables share: a row per run and a column per measurement, the paper's numbers beside ours."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
 
-from nearshot.paper.differences import difference_cell, difference_of
+import scipy.stats
+
 from nearshot.paper.numbers import SHOTS, Number
-from nearshot.paper.recipe import Found, Recipe, Side, Wanted, like
-from nearshot.paper.results import Measurement
-from nearshot.paper.tables import Cell, Row, Table, cell, difference, marked
-from nearshot.training import TrainConfig
+from nearshot.paper.recipe import Row
+from nearshot.paper.results import Measurement, Results, Side
+from nearshot.paper.tables import (
+    MISSING,
+    Cell,
+    Table,
+    accuracy_cell,
+    difference_cell,
+    difference_from_paper_cell,
+    marked,
+    paper_cell,
+    paper_difference_cell,
+)
 
 PAPER_DATASETS = ("cifar-fs", "mini-imagenet")
-BOTH_SHOTS = tuple(f"{shot}-shot" for shot in SHOTS)
+BOTH_SHOTS = tuple(f"{n_shot}-shot" for n_shot in SHOTS)
 
 
-class AccuracyRow(NamedTuple):
-    """A row: its first cells, the run and measurement of each column, and the paper's numbers where it prints them.
+def both_shots(split: str = "val", classifier: str = "centroid") -> list[Measurement]:
+    """Return the measurements with one shot and with five."""
+    return [Measurement(split, n_shot, classifier) for n_shot in SHOTS]
 
-    A row without any run is the paper's alone, and only shown at its scale. The label of a run is
-    its backbone.
+
+def our_cell(results: Results, side: Side | None) -> Cell:
+    """Return the cell of our accuracy; a dash where there is none."""
+    return accuracy_cell(None if side is None else results.accuracy(*side), len(results.seeds))
+
+
+def accuracy_table(
+    name: str,
+    title: str,
+    results: Results,
+    rows: Sequence[Row],
+    *,
+    labels: Sequence[str] = ("trained with",),
+    columns: Sequence[str] = BOTH_SHOTS,
+    with_paper: bool = False,
+    quoted: Mapping[str | tuple[str, ...], Sequence[Number | None]] | None = None,
+    notes: Sequence[str] = (),
+) -> Table:
+    """Return a table of accuracies.
+
+    Args:
+        labels: the headings of the columns before the accuracies.
+        columns: the headings of the accuracies, one per measurement of a row.
+        with_paper: whether the paper's number and the difference stand beside each accuracy.
+        quoted: rows of numbers that the paper quotes, by label; they come first, at the paper's
+            size only.
     """
-
-    labels: tuple[str | TrainConfig, ...]
-    sides: Sequence[Side | None]
-    paper: Sequence[Number | None] = ()
-    doubtful: bool = False  # whether the paper's numbers are: a note says why
-
-
-def both_shots(config: TrainConfig, split: str = "val", classifier: str = "centroid") -> list[Side]:
-    """Return a run's measurements with one shot and with five."""
-    return [(config, Measurement(split, shot, classifier)) for shot in SHOTS]
-
-
-@dataclass(frozen=True)
-class AccuracyTable:
-    """A table of accuracies; `{on}` in its name and title is the dataset, and `{where}` the place in the paper."""
-
-    name: str  # of its file
-    title: str
-    labels: tuple[str, ...]  # the headings of the first columns
-    lines: Callable[[str], Sequence[AccuracyRow]]  # on a dataset
-    columns: tuple[str, ...] = BOTH_SHOTS  # the headings of the accuracies
-    place: str = ""  # the section of the paper, where that is about miniImageNet alone
-    measured: bool = False  # after training; otherwise validation accuracies are enough
-    with_paper: bool = False  # the paper's number and the difference stand beside each accuracy
-    # Its paired difference from the first row stands beside each accuracy. With the paper's number,
-    # so does the paper's difference, instead of ours minus the paper's: rows may have other
-    # episodes, so only these compare.
-    paired: bool = False
-    notes: tuple[
-        str, ...
-    ] = ()  # `{episodes}` are those of networks and features that adapt to each
-
-    def wanted(self, dataset: str) -> Wanted:
-        """Return the runs that it needs, and what to measure of them."""
-        wanted: dict[TrainConfig, list[Measurement]] = {}
-        for line in self.lines(dataset):
-            for config, one in filter(None, line.sides):
-                wanted.setdefault(config, []).extend([one] if self.measured else [])
-        return wanted
-
-    def table(self, found: Found, dataset: str) -> Table:
-        """Return the table."""
-        on = found.on(dataset)
-        more = ("paper",) * self.with_paper + ("paired difference",) * self.paired
-        more += ("paper's difference" if self.paired else "difference",) * self.with_paper
-        lines = [line for line in self.lines(dataset) if any(line.sides) or found.scale.is_papers]
-        return Table(
-            self.name.format(on=on),
-            self.title.format(on=on, where=like(self.place, dataset)),
-            found.label,
-            (*self.labels, *(heading for column in self.columns for heading in (column, *more))),
-            tuple(self._row(found, line, lines[0]) for line in lines),
-            tuple(note.format(episodes=found.scale.adapted_episodes) for note in self.notes),
-        )
-
-    def recipe(self, title: str, datasets: tuple[str, ...] = PAPER_DATASETS) -> Recipe:
-        """Return a recipe with this table alone."""
-        name = self.name.removesuffix("-{on}")
-        return Recipe(
-            name, title, datasets, self.wanted, lambda found, dataset: [self.table(found, dataset)]
-        )
-
-    def _row(self, found: Found, line: AccuracyRow, first: AccuracyRow) -> Row:
-        paper = line.paper if line.paper and found.scale.is_papers else (None,) * len(line.sides)
+    headings = list(labels)
+    for column in columns:
+        headings += [column, "paper", "difference"] if with_paper else [column]
+    table = Table(name, title, headings, results.label, notes)
+    if quoted is not None and results.size.is_papers:
+        for label, numbers in quoted.items():
+            table.add_row(*_quoted_cells(label, numbers, with_paper), is_quoted=True)
+    for row in rows:
         cells: list[Cell] = []
-        of_first = (
-            first.paper
-            if line.paper and first.paper and line is not first
-            else (None,) * len(line.sides)
-        )
-        for side, against, number, papers in zip(
-            line.sides, first.sides, paper, of_first, strict=True
-        ):
-            ours = None if side is None else found.pooled(*side)
-            cells.append(cell(ours if self.with_paper or side else number))
-            beside = [cell(number)] if self.with_paper else []
-            if self.paired:
-                beside.append(
-                    difference_cell(
-                        difference_of(found, side, against) if side and against else None
-                    )
-                )
-            if self.with_paper:
-                beside.append(
-                    difference(number, papers) if self.paired else difference(ours, number)
-                )
-            cells += map(marked, beside) if line.doubtful else beside
-        labels = (
-            one if isinstance(one, str) else found.scale.change(one).backbone for one in line.labels
-        )
-        return (*labels, *cells)
+        for column in range(len(columns)):
+            side = row.cell(column)
+            cells.append(our_cell(results, side))
+            if with_paper:
+                paper = _paper(results, row, column)
+                ours = None if side is None else results.accuracy(*side)
+                beside = [paper_cell(paper), difference_from_paper_cell(ours, paper)]
+                cells += [marked(cell) for cell in beside] if row.doubtful else beside
+        table.add_row(*row.labels, *cells)
+    return table
+
+
+def paired_table(
+    name: str,
+    title: str,
+    results: Results,
+    rows: Sequence[Row],
+    *,
+    labels: Sequence[str] = ("trained with",),
+    with_paper: bool = False,
+    notes: Sequence[str] = (),
+) -> Table:
+    """Return a table of accuracies with one shot and with five, and their differences from the first row.
+
+    With the paper's number beside each accuracy stands the paper's own difference from its first
+    row: rows may have other episodes, so only differences compare.
+    """
+    headings = list(labels)
+    for column in BOTH_SHOTS:
+        if with_paper:
+            headings += [column, "paper", "paired difference", "paper's difference"]
+        else:
+            headings += [column, "paired difference"]
+    table = Table(name, title, headings, results.label, notes)
+    for row in rows:
+        cells: list[Cell] = []
+        for column in range(len(BOTH_SHOTS)):
+            side = row.cell(column)
+            first = rows[0].cell(column)
+            difference = None
+            if side is not None and first is not None:
+                difference = results.difference(side, first)
+            cells.append(our_cell(results, side))
+            if with_paper:
+                paper = _paper(results, row, column)
+                papers_first = None if row is rows[0] else _paper(results, rows[0], column)
+                cells.append(paper_cell(paper))
+                cells.append(difference_cell(difference))
+                cells.append(paper_difference_cell(paper, papers_first))
+            else:
+                cells.append(difference_cell(difference))
+        table.add_row(*row.labels, *cells)
+    return table
+
+
+def rank_correlation(
+    results: Results, sides: Sequence[Side], numbers: Sequence[float]
+) -> float | None:
+    """Return Spearman's rank correlation of accuracies and other numbers; None where an accuracy is missing."""
+    means = []
+    for side in sides:
+        accuracy = results.accuracy(*side)
+        if accuracy is None:
+            return None
+        means.append(accuracy.mean)
+    if len(set(means)) == 1:
+        return None
+    return float(scipy.stats.spearmanr(means, numbers).statistic)
+
+
+def _paper(results: Results, row: Row, column: int) -> Number | None:
+    """Return the paper's number, which is compared at its size only."""
+    return row.paper[column] if row.paper and results.size.is_papers else None
+
+
+def _quoted_cells(
+    label: str | tuple[str, ...], numbers: Sequence[Number | None], with_paper: bool
+) -> list[Cell | str]:
+    cells: list[Cell | str] = [label] if isinstance(label, str) else list(label)
+    for number in numbers:
+        if with_paper:
+            cells += [Cell(MISSING), paper_cell(number), Cell(MISSING)]
+        else:
+            cells.append(paper_cell(number))
+    return cells

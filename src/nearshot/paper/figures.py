@@ -3,15 +3,17 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Drawing
 
 from nearshot.evaluation import PooledAccuracy
-from nearshot.paper.recipe import Found
+from nearshot.paper.results import Results
 from nearshot.styles import COLOURS, MARKERS
 
 DASHES = ("-", "--", "-.", ":", (0, (5, 1)), (0, (3, 1, 1, 1)), (0, (1, 1)))
-FACES = ("black", "white", "#D55E00")  # of the dots of three groups, distinct in grey too
+# Of the dots of three groups, distinct in grey too.
+FACES = ("black", "white", "#D55E00")
 GRID: dict[str, Any] = {"color": "0.85", "linewidth": 0.6, "zorder": 0.5}
 POSITIVE: dict[str, Any] = {"color": "#0072B2", "linestyle": "-", "linewidth": 1.6, "zorder": 2}
 NEGATIVE: dict[str, Any] = {
@@ -44,51 +46,65 @@ def line_with_band(
     style: Mapping[str, Any],
 ) -> None:
     """Draw accuracies as a line, with the 95 % interval as a band; missing points are skipped."""
-    there = [(x, accuracy) for x, accuracy in points if accuracy is not None]
-    if not there:
+    xs = [x for x, accuracy in points if accuracy is not None]
+    accuracies = [accuracy for _, accuracy in points if accuracy is not None]
+    if not accuracies:
         return
-    xs, means, half = zip(
-        *((x, accuracy.mean, _half(accuracy)) for x, accuracy in there), strict=True
-    )
-    if len(there) == 1:
-        axes.errorbar(xs, means, half, label=label, capsize=3, **{**style, "linestyle": "none"})
+    means = np.array([accuracy.mean for accuracy in accuracies])
+    half_widths = np.array([half_width(accuracy) for accuracy in accuracies])
+    if len(accuracies) == 1:
+        style_of_point = {**style, "linestyle": "none"}
+        axes.errorbar(xs, means, half_widths, label=label, capsize=3, **style_of_point)
         return
     axes.plot(xs, means, label=label, **style)
-    low, high = ([m + sign * h for m, h in zip(means, half, strict=True)] for sign in (-1, 1))
+    low = means - half_widths
+    high = means + half_widths
     axes.fill_between(xs, low, high, color=style["color"], alpha=0.15, linewidth=0)
 
 
-def _half(accuracy: PooledAccuracy) -> float:
+def half_width(accuracy: PooledAccuracy) -> float:
     """Return half the 95 % interval between training seeds; over episodes for one, half the distance for two.
 
     The interval of two seeds' mean is thirteen times their distance, and would hide everything
     else.
     """
+    if len(accuracy.per_seed) == 1:
+        return accuracy.interval95
     if len(accuracy.per_seed) == 2:
         return (max(accuracy.per_seed) - min(accuracy.per_seed)) / 2
-    return accuracy.interval95 if len(accuracy.per_seed) == 1 else accuracy.between_seeds95
+    return accuracy.between_seeds95
 
 
-def heading(found: Found, drawn: str) -> str:
-    """Return the heading of a figure: its scale and seeds, and what the intervals are over."""
-    over = {
-        1: "95 % intervals over episodes",
-        2: "from one training seed to the other (95 % intervals over episodes where there is one)",
-    }
-    several = "95 % intervals between training seeds (of two: from one to the other; of one: over episodes)"
-    return f"{found.label}\n{drawn}: {over.get(len(found.seeds), several)}"
+def heading(results: Results, drawn: str) -> str:
+    """Return the heading of a figure: its size and seeds, and what the intervals are over."""
+    if len(results.seeds) == 1:
+        over = "95 % intervals over episodes"
+    elif len(results.seeds) == 2:
+        over = (
+            "from one training seed to the other (95 % intervals over episodes where there is one)"
+        )
+    else:
+        over = (
+            "95 % intervals between training seeds (of two: from one to the other; "
+            "of one: over episodes)"
+        )
+    return f"{results.label}\n{drawn}: {over}"
 
 
 def finish(drawing: Drawing, title: str, handle_length: float = 3.0) -> None:
     """Add a title, and one legend for the lines of all panels, of which each may lack some."""
-    named: dict[str, Any] = {}
+    by_name: dict[str, Any] = {}
     for axes in drawing.axes:
         handles, names = axes.get_legend_handles_labels()
-        named |= dict(zip(names, handles, strict=True))
-    look: dict[str, Any] = {"fontsize": 9, "frameon": False, "handlelength": handle_length}
-    n_columns = len(named) if len(named) < 5 else 3
+        by_name |= dict(zip(names, handles, strict=True))
     drawing.legend(
-        named.values(), named.keys(), loc="outside lower center", ncols=n_columns, **look
+        by_name.values(),
+        by_name.keys(),
+        loc="outside lower center",
+        ncols=len(by_name) if len(by_name) < 5 else 3,
+        fontsize=9,
+        frameon=False,
+        handlelength=handle_length,
     )
     drawing.suptitle(title, fontsize=8)
 
@@ -100,25 +116,39 @@ def dots(
 
     Bars would have to start at zero, where differences of a point are invisible.
     """
-    for place in range(0, len(names), 2):
-        axes.axhspan(place - 0.5, place + 0.5, color="0.95", zorder=0)
-    for number, (group, values) in enumerate(groups.items()):
-        there = [(place, accuracy) for place, accuracy in enumerate(values) if accuracy is not None]
-        if not there:
+    shade_every_other(axes, len(names))
+    for number, (group, accuracies) in enumerate(groups.items()):
+        means = []
+        half_widths = []
+        heights = []
+        for height, accuracy in enumerate(accuracies):
+            if accuracy is not None:
+                means.append(accuracy.mean)
+                half_widths.append(half_width(accuracy))
+                heights.append(height + 0.26 * (number - (len(groups) - 1) / 2))
+        if not means:
             continue
-        means, half = (
-            [accuracy.mean for _, accuracy in there],
-            [_half(accuracy) for _, accuracy in there],
-        )
-        places = [place + 0.26 * (number - (len(groups) - 1) / 2) for place, _ in there]
-        look = {
+        style = {
             **style_of(number),
             "linestyle": "none",
             "markerfacecolor": FACES[number % len(FACES)],
         }
-        axes.errorbar(means, places, xerr=half, label=group, **look, elinewidth=1, capsize=2)
+        axes.errorbar(
+            means, heights, xerr=half_widths, label=group, elinewidth=1, capsize=2, **style
+        )
+    name_lines(axes, names)
+
+
+def shade_every_other(axes: Axes, n_lines: int) -> None:
+    """Shade every other of some horizontal lines, so that the eye can follow them."""
+    for height in range(0, n_lines, 2):
+        axes.axhspan(height - 0.5, height + 0.5, color="0.95", zorder=0)
+
+
+def name_lines(axes: Axes, names: Sequence[str]) -> None:
+    """Write the names of horizontal lines at the left, the first on top."""
     axes.set_yticks(range(len(names)), names, fontsize=8)
-    axes.set_ylim(len(names) - 0.5, -0.5)  # the first on top
+    axes.set_ylim(len(names) - 0.5, -0.5)
     axes.tick_params(axis="y", length=0)
     axes.tick_params(axis="x", labelsize=8)
     axes.grid(axis="x", **GRID)

@@ -36,7 +36,7 @@ class Job:
 
     def is_done(self, results: Results) -> bool:
         """Return whether its result is available, with all measurements."""
-        result = results.get(self.config, self.size.name)
+        result = results.get(self.config)
         if result is None:
             return False
         return all(result.has(measurement) for measurement in self.measurements)
@@ -84,16 +84,16 @@ def jobs_of(
     """Return the jobs of some recipes. Equal runs are one job.
 
     Jobs are ordered by seed, so that every table gets its first numbers early. The dataset is as in
-    `Recipe.on`.
+    `Recipe.datasets_for`.
     """
     recipes = list(recipes)
     jobs: dict[str, Job] = {}
     for seed in seeds:
         for recipe in recipes:
-            for recipe_dataset in recipe.on(dataset, size):
-                for config, measurements in recipe.wanted(recipe_dataset).items():
-                    at_size = replace(size.change(config), seed=seed)
-                    job = Job(at_size, size, tuple(measurements), (recipe.name,))
+            for recipe_dataset in recipe.datasets_for(dataset, size):
+                for row in recipe.rows(recipe_dataset):
+                    config = replace(size.change(row.config), seed=seed)
+                    job = Job(config, size, row.to_measure, (recipe.name,))
                     if job.id in jobs:
                         job = _merged(jobs[job.id], job)
                     jobs[job.id] = job
@@ -138,7 +138,7 @@ def plan_jobs(
     """
     plan = JobPlan()
     for job in jobs:
-        result = results.get(job.config, job.size.name)
+        result = results.get(job.config)
         if job.is_done(results):
             plan.done.append(job)
         elif has_weights(RunFolder(Path(runs) / job.id)):

@@ -9,23 +9,23 @@ from nearshot.training import PRESETS, TrainConfig
 
 BATCH_SIZES = (128, 256, 512)
 SHOTS = (1, 5)
-TRAINING_CLASSES = dict.fromkeys(
-    ("cifar-fs", "mini-imagenet"), (64, 600)
-)  # classes, and images of each
+# Classes, and images of each.
+TRAINING_CLASSES = {"cifar-fs": (64, 600), "mini-imagenet": (64, 600)}
 TITLES = {"knn": "k-NN", "soft": "soft assignment", "centroid": "nearest centroid"}
 
 
 def figure_config(
-    dataset: str, method: str, batch_size: int, *, shot: int = 5, images_per_class: int = 16
+    dataset: str, method: str, batch_size: int, *, n_shot: int = 5, images_per_class: int = 16
 ) -> TrainConfig:
     """Return the settings of Figures 2 to 4: 120 epochs, no projection, no temperature."""
-    shape: dict[str, Any] = {
-        "batch_size": batch_size,
-        "n_shot": shot,
-        "images_per_class": images_per_class,
-    }
     return replace(
-        PRESETS[f"{dataset}-prototypical"], method=method, epochs=120, steps_per_epoch=None, **shape
+        PRESETS[f"{dataset}-prototypical"],
+        method=method,
+        epochs=120,
+        steps_per_epoch=None,
+        batch_size=batch_size,
+        n_shot=n_shot,
+        images_per_class=images_per_class,
     )
 
 
@@ -223,13 +223,13 @@ ADAPTATION: dict[str, dict[str, tuple[Number | None, Number]]] = _by_dataset("""
 """)
 # Appendix C: miniImageNet, test split.
 SUPCON: dict[str, Shots] = {"mini-imagenet": (Number("51.05"), Number("63.36"))}
-# Appendix I: miniImageNet, test split; implementation | architecture.
-PN_IMPLEMENTATIONS: dict[str, dict[str, Shots]] = _by_dataset("""
-    Chen et al. | ResNet10                  51.98 ± 0.84  72.64 ± 0.64
-    Chen et al. | ResNet18                  54.16 ± 0.82  73.68 ± 0.65
-    Chen et al. | ResNet34                  53.90 ± 0.83  74.65 ± 0.64
-    Gidaris et al. | WideResNet-28-10       55.85 ± 0.48  68.72 ± 0.36
-    Lee et al. | ResNet12                   59.25 ± 0.64  75.60 ± 0.84
-    the paper, Snell's episodes | ResNet12  59.78 ± 0.12  75.42 ± 0.09
-    the paper, best episodes | ResNet12     61.32 ± 0.12  77.77 ± 0.09
-""")
+# Appendix I: miniImageNet, test split, by implementation and architecture.
+PN_IMPLEMENTATIONS: dict[tuple[str, str], Shots] = {
+    ("Chen et al.", "ResNet10"): (Number("51.98 ± 0.84"), Number("72.64 ± 0.64")),
+    ("Chen et al.", "ResNet18"): (Number("54.16 ± 0.82"), Number("73.68 ± 0.65")),
+    ("Chen et al.", "ResNet34"): (Number("53.90 ± 0.83"), Number("74.65 ± 0.64")),
+    ("Gidaris et al.", "WideResNet-28-10"): (Number("55.85 ± 0.48"), Number("68.72 ± 0.36")),
+    ("Lee et al.", "ResNet12"): (Number("59.25 ± 0.64"), Number("75.60 ± 0.84")),
+    ("the paper, Snell's episodes", "ResNet12"): (Number("59.78 ± 0.12"), Number("75.42 ± 0.09")),
+    ("the paper, best episodes", "ResNet12"): (Number("61.32 ± 0.12"), Number("77.77 ± 0.09")),
+}

@@ -13,13 +13,12 @@ from nearshot.devices import chosen_device
 from nearshot.episode_shape import EpisodeShape
 from nearshot.errors import InputError, look_up
 from nearshot.io import write_json
-from nearshot.paper.claims import claims_as_table
 from nearshot.paper.executors.base import Executor
 from nearshot.paper.executors.local import LocalMachine, n_cores
 from nearshot.paper.executors.ray import RayCluster
 from nearshot.paper.jobs import JobPlan, choose_jobs, jobs_of, plan_jobs
-from nearshot.paper.recipe import ALL, Found, Recipe, outputs_of
-from nearshot.paper.recipes import RECIPES
+from nearshot.paper.recipe import ALL, Recipe, outputs_of
+from nearshot.paper.recipes import RECIPES, pairs
 from nearshot.paper.results import Results
 from nearshot.paper.runner import Outcome, run_jobs
 from nearshot.paper.sizes import PAPER, Size
@@ -35,8 +34,6 @@ class Reproduction:
     """What was regenerated: how the runs ended, tables, figures, and all files that were written.
 
     Attributes:
-        claims: the paper's claims and our verdicts, one table per dataset with runs; none if only
-            some recipes were named.
         not_run: recipes without any run, with the datasets, such as "supcon (mini-imagenet)".
     """
 
@@ -44,7 +41,6 @@ class Reproduction:
     tables: tuple[Table, ...]
     figures: tuple[Figure, ...]
     files: tuple[Path, ...]
-    claims: tuple[Table, ...] = ()
     not_run: tuple[str, ...] = ()
 
 
@@ -81,7 +77,7 @@ def reproduce(
         executor: "local" for this machine, "ray" for the Ray cluster that it belongs to (extra:
             ray), or an executor of your own.
         gpus_per_run: the share of a GPU that a run takes; 0 for none.
-        episode: the episode that the recipe `pairs` draws.
+        episode: another episode to draw as Figure 1, which is the recipe `pairs`.
         results: the folder of results, tables and figures.
         runs: the folder of run folders.
         data_dir: the folder of prepared datasets; by default $NEARSHOT_DATA, or
@@ -94,7 +90,7 @@ def reproduce(
         raise InputError(f"minutes must be positive (got {minutes}).")
     recipes = choose_recipes(names, dataset, size)
     seed_range = range(seeds or size.n_seeds)
-    store = Results(results)
+    store = Results(results, size, seed_range)
     outcome = Outcome()
     if not tables_only:
         jobs = choose_jobs(jobs_of(recipes, dataset, size, seed_range), only)
@@ -106,35 +102,28 @@ def reproduce(
             )
         summary = store.folder / size.name / "last-run.json"
         outcome = _run(plan, executor, console or Console(stderr=True), summary, minutes)
-    found = Found(store, size, tuple(seed_range), episode)
-    outputs = [
-        outputs_of(recipe, found, recipe_dataset)
-        for recipe in recipes
-        for recipe_dataset in recipe.on(dataset, size)
-    ]
     tables: list[Table] = []
     figures: list[Figure] = []
     not_run: dict[str, list[str]] = {}
-    for output in outputs:
-        tables.extend(output.tables)
-        figures.extend(output.figures)
-        if not output.tables:
-            not_run.setdefault(output.recipe.name, []).append(found.on(output.dataset))
-    claims: list[Table] = []
-    if not names:
-        datasets = dict.fromkeys(output.dataset for output in outputs if output.runs)
-        claims = [claims_as_table(found, about) for about in datasets]
+    for recipe in recipes:
+        for recipe_dataset in recipe.datasets_for(dataset, size):
+            output = outputs_of(recipe, store, recipe_dataset)
+            tables.extend(output.tables)
+            figures.extend(output.figures)
+            if not output.tables:
+                not_run.setdefault(recipe.name, []).append(store.dataset(recipe_dataset))
+    if episode is not None:
+        figures.append(pairs.figure(episode))
     folder = store.folder / "tables" / size.name
     folder.mkdir(parents=True, exist_ok=True)
     files: list[Path] = []
-    for written in (*tables, *claims, *figures):
+    for written in (*tables, *figures):
         files.extend(written.write(folder))
     return Reproduction(
         outcome,
         tuple(tables),
         tuple(figures),
         tuple(files),
-        tuple(claims),
         tuple(f"{name} ({', '.join(datasets)})" for name, datasets in not_run.items()),
     )
 

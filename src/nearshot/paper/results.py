@@ -1,33 +1,34 @@
-"""Results on disk: one small file per run. All tables and figures are made from these files."""
+"""Results on disk, one small file per run: a folder of them at a size, with training seeds.
+
+All tables and figures are made from these files.
+"""
 
 import json
 import re
 import shutil
 import warnings
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Self
 
 from nearshot.errors import FileFormatError
-from nearshot.evaluation import Accuracy
+from nearshot.evaluation import Accuracy, PooledAccuracy, pool_seeds
+from nearshot.evaluation.statistics import Difference
 from nearshot.io import read_json, write_json
+from nearshot.paper.differences import SeedComparison, compare_runs, compare_seeds
 from nearshot.paper.identity import run_id
+from nearshot.paper.sizes import PAPER, Size
 from nearshot.runs.evaluate import Evaluation
 from nearshot.training import RunFolder, TrainConfig
 from nearshot.training.config import dataset_name
 
-__all__ = ["LeftOutWarning", "Measurement", "Results", "RunResult"]
+__all__ = ["LeftOutWarning", "Measurement", "Results", "RunResult", "Side"]
 
 FORMAT, VERSION = "nearshot-result", 1
-DAMAGED = (
-    AttributeError,
-    LookupError,
-    OSError,
-    TypeError,
-    ValueError,
-)  # reading a damaged file may raise these
+# Reading a damaged file may raise these.
+DAMAGED = (AttributeError, LookupError, OSError, TypeError, ValueError)
 
 
 class LeftOutWarning(UserWarning):
@@ -49,7 +50,7 @@ class Measurement:
 
     split: str
     n_shot: int
-    classifier: str
+    classifier: str = "centroid"
     layers: tuple[int, ...] = ()
     how: str = ""
 
@@ -57,9 +58,8 @@ class Measurement:
     def name(self) -> str:
         """The name in a result file."""
         layers = f"layers {'+'.join(map(str, self.layers))}" if self.layers else ""
-        return " ".join(
-            filter(None, (self.split, f"{self.n_shot}-shot", self.classifier, layers, self.how))
-        )
+        parts = (self.split, f"{self.n_shot}-shot", self.classifier, layers, self.how)
+        return " ".join(part for part in parts if part)
 
     @classmethod
     def named(cls, name: str) -> Self:
@@ -72,13 +72,12 @@ class Measurement:
         if parts is None:
             raise FileFormatError(f"{name!r} is not a measurement.")
         split, n_shot, classifier, layers, how = parts.groups(default="")
-        return cls(
-            split,
-            int(n_shot),
-            classifier,
-            tuple(map(int, layers.split("+"))) if layers else (),
-            how,
-        )
+        numbers = tuple(map(int, layers.split("+"))) if layers else ()
+        return cls(split, int(n_shot), classifier, numbers, how)
+
+
+Side = tuple[TrainConfig, Measurement]
+"""One side of a comparison: a run, and what was measured of it."""
 
 
 class RunResult:
@@ -132,6 +131,11 @@ class RunResult:
         """Return the epoch whose weights were measured."""
         return int(self.content["accuracies"][wanted.name]["epoch"])
 
+    def is_same_run(self, other: "RunResult") -> bool:
+        """Return whether both are of one run: they have the same data and the same log."""
+        same_data = self.content.get("fingerprints") == other.content.get("fingerprints")
+        return same_data and self.history == other.history
+
     def merged_with(self, before: "RunResult") -> dict[str, Any]:
         """Return the content with earlier measurements of the same run."""
         accuracies = dict(before.content["accuracies"])
@@ -149,19 +153,43 @@ class RunResult:
 
 
 class Results:
-    """A folder of results, SCALE/DATASET/ID.json. Unreadable files give a warning and count as missing."""
+    """The results of a folder at a size, SIZE/DATASET/ID.json, with some training seeds.
 
-    def __init__(self, folder: str | Path) -> None:
+    Unreadable files give a warning and count as missing.
+
+    Attributes:
+        size: the size; every configuration below is the paper's, which the size changes.
+        seeds: the training seeds over which accuracies are pooled.
+        n_requested: how many seeds were requested, if `seeds` are only those that were run.
+    """
+
+    def __init__(
+        self, folder: str | Path, size: Size = PAPER, seeds: Iterable[int] = (0, 1, 2)
+    ) -> None:
         self.folder = Path(folder)
+        self.size = size
+        self.seeds = tuple(seeds)
+        self.n_requested = len(self.seeds)
         self._cache: dict[Path, tuple[int, RunResult | None]] = {}
 
-    def path(self, config: TrainConfig, scale: str) -> Path:
-        """Return the path where a run's result is written."""
-        return self.folder / scale / dataset_name(config.dataset) / f"{run_id(config)}.json"
+    def with_seeds_that_ran(self, configs: Sequence[TrainConfig]) -> "Results":
+        """Return the same results without the seeds that no run has, unless that is all of them."""
+        ran = {run.seed for config in configs for run in self.runs(config)}
+        kept = tuple(seed for seed in self.seeds if seed in ran)
+        results = Results(self.folder, self.size, kept or self.seeds)
+        results.n_requested = self.n_requested
+        results._cache = self._cache
+        return results
 
-    def get(self, config: TrainConfig, scale: str) -> RunResult | None:
-        """Return a run's result, or None if it is missing."""
-        path = self.path(config, scale)
+    # One run.
+
+    def path(self, config: TrainConfig) -> Path:
+        """Return the path where a run's result is written; the settings are those of the size."""
+        return self._path(config, self.size.name)
+
+    def get(self, config: TrainConfig) -> RunResult | None:
+        """Return a run's result, or None if it is missing; the settings are those of the size."""
+        path = self.path(config)
         return self._read(path) if path.is_file() else None
 
     def put(self, result: RunResult) -> None:
@@ -171,27 +199,86 @@ class Results:
         settings is kept in the folder "earlier", and so is a file that cannot be read, which a
         newer version may have written.
         """
-        path, content = self.path(result.config, result.scale), result.content
+        path = self._path(result.config, result.scale)
+        content = result.content
         path.parent.mkdir(parents=True, exist_ok=True)
         if path.is_file():
-            before, earlier = self._read(path), path.parent / "earlier"
-            if before and all(
-                before.content.get(name) == content.get(name)
-                for name in ("fingerprints", "history")
-            ):
+            before = self._read(path)
+            if before is not None and before.is_same_run(result):
                 content = result.merged_with(before)
             else:
+                earlier = path.parent / "earlier"
                 earlier.mkdir(exist_ok=True)
                 number = 1 + len(list(earlier.glob(f"{path.stem}-*.json")))
                 shutil.copy(path, earlier / f"{path.stem}-{number}.json")
         write_json(path, content, compact=True)
 
     def __iter__(self) -> Iterator[RunResult]:
-        yield from self.of_scale("*")
+        """Yield every result of the size, whatever its seed."""
+        for path in sorted(self.folder.glob(f"{self.size.name}/*/*.json")):
+            result = self._read(path)
+            if result is not None:
+                yield result
 
-    def of_scale(self, scale: str) -> Iterator[RunResult]:
-        """Yield the results of a scale."""
-        yield from filter(None, map(self._read, sorted(self.folder.glob(f"{scale}/*/*.json"))))
+    # All seeds of a configuration of the paper.
+
+    def runs(self, config: TrainConfig) -> list[RunResult]:
+        """Return the available results of a configuration, one per seed."""
+        changed = self.size.change(config)
+        results = [self.get(replace(changed, seed=seed)) for seed in self.seeds]
+        return [result for result in results if result is not None]
+
+    def accuracies(self, config: TrainConfig, measurement: Measurement) -> dict[int, Accuracy]:
+        """Return the available accuracies of a configuration, by seed."""
+        runs = self.runs(config)
+        return {run.seed: run.accuracy(measurement) for run in runs if run.has(measurement)}
+
+    def accuracy(self, config: TrainConfig, measurement: Measurement) -> PooledAccuracy | None:
+        """Return the accuracy over the available seeds; None if there are none."""
+        accuracies = self.accuracies(config, measurement)
+        return pool_seeds(list(accuracies.values())) if accuracies else None
+
+    def comparison(self, first: Side, second: Side) -> SeedComparison | None:
+        """Return the accuracies of two sides to compare, by seed.
+
+        None where either is missing, or where the size turns both into the same run.
+        """
+        configs = [self.size.change(config) for config, _ in (first, second)]
+        is_one_run = run_id(configs[0]) == run_id(configs[1])
+        if is_one_run and first[1] == second[1]:
+            return None
+        compare = compare_seeds if is_one_run else compare_runs
+        return compare(self.accuracies(*first), self.accuracies(*second))
+
+    def difference(self, first: Side, second: Side) -> Difference | None:
+        """Return the first side's accuracy minus the second's, with a 95 % interval.
+
+        One run that is measured in two ways is paired by seed, since both sides have the same
+        weights. Two runs have Welch's interval: the same seed of two methods draws other batches.
+        A single seed has the interval over episodes.
+        """
+        comparison = self.comparison(first, second)
+        return None if comparison is None else comparison.difference()
+
+    # What tables say about themselves.
+
+    def dataset(self, dataset: str) -> str:
+        """Return the dataset of the runs: a size may have its own."""
+        return self.size.dataset or dataset
+
+    @property
+    def label(self) -> str:
+        """The size and the seeds, for every table and figure."""
+        if len(self.seeds) > 1:
+            seeds = f"{len(self.seeds)} training seeds"
+        else:
+            seeds = f"training seed {self.seeds[0]}"
+        if self.n_requested != len(self.seeds):
+            seeds += f", of {self.n_requested} requested"
+        return f"{self.size.label}; {seeds}"
+
+    def _path(self, config: TrainConfig, size: str) -> Path:
+        return self.folder / size / dataset_name(config.dataset) / f"{run_id(config)}.json"
 
     def _read(self, path: Path) -> RunResult | None:
         """Read a result, from the cache if the file is unchanged; if it is unreadable, warn once and return None."""
@@ -202,9 +289,10 @@ class Results:
                 result = RunResult(read_json(path))
             except DAMAGED as error:
                 message = (
-                    f"{path} is damaged or of a newer nearshot ({type(error).__name__}: {error})"
+                    f"{path} is damaged or of a newer nearshot ({type(error).__name__}: {error}) "
+                    "and counts as not done."
                 )
-                warnings.warn(f"{message} and counts as not done.", LeftOutWarning, stacklevel=4)
+                warnings.warn(message, LeftOutWarning, stacklevel=4)
             self._cache[path] = (changed, result)
         return self._cache[path][1]
 

@@ -1,9 +1,9 @@
-"""Tables for the terminal, Markdown, LaTeX and CSV, and figures as PNG and SVG."""
+"""Tables for the terminal, Markdown and CSV, and figures as PNG and SVG."""
 
 import csv
 import io
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from nearshot.evaluation import PooledAccuracy
+from nearshot.evaluation.statistics import Difference
 from nearshot.io import atomic_write
 from nearshot.paper.numbers import Number
 
@@ -28,22 +29,8 @@ SHORTER = {
 }
 NAMED = 3  # rows without results that a note names; more are counted
 LEAST_TEXT = 10  # columns for a text in a terminal
-IMAGE_METADATA = {
-    "png": ("Software",),
-    "svg": ("Date", "Creator"),
-}  # what matplotlib writes into images
-LATEX = str.maketrans(
-    {
-        "&": r"\&",
-        "%": r"\%",
-        "_": r"\_",
-        "#": r"\#",
-        "±": r"$\pm$",
-        "×": r"$\times$",
-        "–": "--",
-        "−": "$-$",
-    }
-)
+# What matplotlib writes into images and changes from day to day or version to version.
+IMAGE_METADATA = {"png": ("Software",), "svg": ("Date", "Creator")}
 
 
 @dataclass(frozen=True)
@@ -51,147 +38,149 @@ class Cell:
     """A cell of a table: what is shown, and the number behind it, for sorting and CSV.
 
     Attributes:
-        accuracy: the accuracy that it shows, which has the runs behind it.
+        is_ours: whether it shows a result of ours, rather than a number of the paper or a count.
         details: further columns in CSV, such as intervals, for a number that is ours.
     """
 
     text: str
     value: float | None = None
-    accuracy: PooledAccuracy | None = field(default=None, repr=False, compare=False)
-    details: Mapping[str, float | str] = field(default_factory=dict, repr=False, compare=False)
+    is_ours: bool = False
+    details: Mapping[str, float | str] = field(default_factory=dict, compare=False)
 
     def __str__(self) -> str:
         return self.text
 
 
-Row = tuple[Cell | str, ...]
-
-
 @dataclass(frozen=True)
+class TableRow:
+    """A row of a table; one of quoted numbers stays, whatever was run."""
+
+    cells: tuple[Cell | str, ...]
+    is_quoted: bool = False
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether it shows a result of ours."""
+        return any(isinstance(cell, Cell) and cell.is_ours for cell in self.cells)
+
+    @property
+    def is_marked(self) -> bool:
+        """Whether a cell has an asterisk, which a note explains."""
+        return any(str(cell).endswith(" *") for cell in self.cells)
+
+
+@dataclass
 class Table:
-    """A table, with the scale and seeds (`label`) below its title in every form, and sentences under it (`notes`)."""
+    """A table, with the size and seeds (`label`) below its title in every form, and sentences under it (`notes`).
+
+    Attributes:
+        columns: the headings. In CSV a heading that is repeated, such as "paper", gets the last
+            one before it that is not: "1-shot paper".
+    """
 
     name: str
     title: str
+    columns: Sequence[str]
     label: str
-    headings: tuple[str, ...]
-    rows: tuple[Row, ...]
-    notes: tuple[str, ...] = ()
+    notes: Sequence[str] = ()
+    rows: list[TableRow] = field(default_factory=list)
+
+    def add_row(self, *cells: Cell | str, is_quoted: bool = False) -> None:
+        """Add a row, with a cell for each column."""
+        if len(cells) != len(self.columns):
+            raise ValueError(
+                f"A row of {self.name} must have {len(self.columns)} cells, one for each column "
+                f"(got {len(cells)})."
+            )
+        self.rows.append(TableRow(cells, is_quoted))
 
     @property
     def has_ours(self) -> bool:
         """Whether it shows any result of ours."""
-        return any(_is_ours(row) for row in self.rows)
+        return any(row.is_ours for row in self.rows)
 
     def without_empty_rows(self) -> "Table":
         """Return the table without the rows that have no result, with a note of them; unchanged if none has."""
         if not self.has_ours:
             return self
-        kept = tuple(row for row in self.rows if _is_ours(row) or "quoted" in str(row[0]))
-        left_out = [row for row in self.rows if row not in kept]
-        what = "One row is" if len(left_out) == 1 else f"{len(left_out)} rows are"
-        names = (" ".join(item for item in row if isinstance(item, str)) for row in left_out)
-        which = f": {'; '.join(names)}" if len(left_out) <= NAMED else ""
-        note = (f"{what} not run yet, and left out{which}.",) if left_out else ()
-        is_marked = any(str(item).endswith(" *") for row in kept for item in row)
-        notes = tuple(text for text in self.notes if is_marked or not text.startswith("* "))
-        return replace(self, rows=kept, notes=notes + note)
+        kept = [row for row in self.rows if row.is_ours or row.is_quoted]
+        missing = [row for row in self.rows if not row.is_ours and not row.is_quoted]
+        is_marked = any(row.is_marked for row in kept)
+        notes = [note for note in self.notes if is_marked or not note.startswith("* ")]
+        if missing:
+            notes.append(_about_missing(missing))
+        return replace(self, rows=kept, notes=notes)
 
     def for_terminal(self) -> RichTable:
         """Return the table for rich to print. Texts fold; numbers and intervals stay in one piece, however narrow."""
-        left: dict[str, Any] = {"title_justify": "left", "caption_justify": "left"}
-        frame: dict[str, Any] = {"show_edge": False, "pad_edge": False, "padding": (0, 1, 0, 0)}
-        caption = Text("\n".join(self.notes)) if self.notes else None
         shown = RichTable(
             title=Text(f"{self.title}\n{self.label}"),
-            caption=caption,
+            caption=Text("\n".join(self.notes)) if self.notes else None,
+            title_justify="left",
+            caption_justify="left",
             box=box.SIMPLE_HEAD,
-            **frame,
-            **left,
+            show_edge=False,
+            pad_edge=False,
+            padding=(0, 1, 0, 0),
         )
-        texts = [[str(item).replace("± ", "±") for item in row] for row in self.rows]
-        for place, heading in enumerate(self.headings):
+        for heading, cells in self._columns():
             title = SHORTER.get(heading, heading)
-            longest = max(
-                len(word)
-                for text in (title, *(row[place] for row in texts))
-                for word in (*text.split(), "")
-            )
-            is_number = place in self.number_columns
-            width, side = (longest, "right") if is_number else (min(longest, LEAST_TEXT), "left")
-            shown.add_column(Text(title), justify=side, overflow="fold", min_width=width)  # type: ignore[arg-type]
-        for row in texts:
-            shown.add_row(*map(Text, row))
+            words = " ".join([title, *map(_in_terminal, cells)]).split()
+            longest = max((len(word) for word in words), default=0)
+            if _has_numbers(cells):
+                shown.add_column(Text(title), justify="right", overflow="fold", min_width=longest)
+            else:
+                width = min(longest, LEAST_TEXT)
+                shown.add_column(Text(title), justify="left", overflow="fold", min_width=width)
+        for row in self.rows:
+            shown.add_row(*(Text(_in_terminal(cell)) for cell in row.cells))
         return shown
 
     def as_markdown(self) -> str:
         """Return Markdown."""
-        rule = [
-            "---:" if place in self.number_columns else "---" for place in range(len(self.headings))
-        ]
-        lines = [
-            " | ".join(line)
-            for line in (self.headings, rule, *(map(str, row) for row in self.rows))
-        ]
-        body = "\n".join(f"| {line} |" for line in lines)
+        rule = ["---:" if _has_numbers(cells) else "---" for _, cells in self._columns()]
+        lines = [self.columns, rule]
+        lines += [[str(cell) for cell in row.cells] for row in self.rows]
+        body = "\n".join(f"| {' | '.join(line)} |" for line in lines)
         notes = "".join(f"\n\n{note}" for note in self.notes)
         return f"**{self.title}.** {self.label}.\n\n{body}{notes}\n"
 
-    def as_latex(self) -> str:
-        """Return a tabular in a table, with its caption."""
-        lines = [
-            " & ".join(str(item).translate(LATEX) for item in row) + r" \\" for row in self.rows
-        ]
-        head = " & ".join(heading.translate(LATEX) for heading in self.headings) + r" \\"
-        caption = " ".join((f"{self.title}. {self.label}.", *self.notes)).translate(LATEX)
-        columns = "".join(
-            "r" if place in self.number_columns else "l" for place in range(len(self.headings))
-        )
-        body = "\n".join([r"\toprule", head, r"\midrule", *lines, r"\bottomrule"])
-        return (
-            f"\\begin{{table}}\n\\centering\n\\begin{{tabular}}{{{columns}}}\n{body}\n\\end{{tabular}}\n"
-            f"\\caption{{{caption}}}\n\\end{{table}}\n"
-        )
-
     def as_csv(self) -> str:
-        """Return comma-separated values: numbers unrounded, with all intervals, and the scale in every row.
+        """Return comma-separated values: numbers unrounded, with all intervals, and the size in every row.
 
         The paper's formula for intervals is too small for models on the same episodes, but
         comparable with its own.
         """
         columns: list[list[float | str]] = []
-        unique = ""  # precedes headings that are repeated, as in "1-shot paper"
-        for place, heading in enumerate(self.headings):
-            if self.headings.count(heading) == 1:
-                unique = heading
-            name = heading if heading == unique else f"{unique} {heading}".strip()
-            items = [
-                item if isinstance(item := row[place], Cell) else Cell(item) for row in self.rows
-            ]
-            columns.append(
-                [name, *(str(item) if item.value is None else item.value for item in items)]
-            )
-            details = dict.fromkeys(detail for item in items for detail in item.details)
-            columns += [
-                [f"{name} {detail}", *(item.details.get(detail, "") for item in items)]
-                for detail in details
-            ]
-        columns.append(["scale and seeds", *[self.label] * len(self.rows)])
+        last_unique = ""
+        for heading, items in self._columns():
+            if self.columns.count(heading) == 1:
+                last_unique = heading
+                name = heading
+            else:
+                name = f"{last_unique} {heading}".strip()
+            cells = [item if isinstance(item, Cell) else Cell(item) for item in items]
+            values = [cell.text if cell.value is None else cell.value for cell in cells]
+            columns.append([name, *values])
+            details = dict.fromkeys(detail for cell in cells for detail in cell.details)
+            for detail in details:
+                columns.append(
+                    [f"{name} {detail}", *(cell.details.get(detail, "") for cell in cells)]
+                )
+        columns.append(["size and seeds", *[self.label] * len(self.rows)])
         buffer = io.StringIO()
         csv.writer(buffer, lineterminator="\n").writerows(zip(*columns, strict=True))
         return buffer.getvalue()
 
-    @property
-    def number_columns(self) -> set[int]:
-        """The places of the columns that hold numbers."""
-        return {
-            place for row in self.rows for place, item in enumerate(row) if isinstance(item, Cell)
-        }
-
     def write(self, folder: Path) -> list[Path]:
-        """Write Markdown, LaTeX and CSV; return the files."""
-        forms = {".md": self.as_markdown(), ".tex": self.as_latex(), ".csv": self.as_csv()}
-        return _write(folder, self.name, {suffix: text.encode() for suffix, text in forms.items()})
+        """Write Markdown and CSV; return the files."""
+        markdown = _write(folder / f"{self.name}.md", self.as_markdown().encode())
+        return [markdown, _write(folder / f"{self.name}.csv", self.as_csv().encode())]
+
+    def _columns(self) -> Iterator[tuple[str, list[Cell | str]]]:
+        """Yield each heading with its column's cells."""
+        for number, heading in enumerate(self.columns):
+            yield heading, [row.cells[number] for row in self.rows]
 
 
 @dataclass(frozen=True, eq=False)
@@ -206,44 +195,72 @@ class Figure:
     def write(self, folder: Path) -> list[Path]:
         """Write it as PNG and SVG; return the files."""
         drawing = self.draw()
-        return _write(
-            folder, self.name, {f".{form}": self.image(form, drawing) for form in IMAGE_METADATA}
-        )
+        return [
+            _write(folder / f"{self.name}.{form}", self.image(form, drawing))
+            for form in IMAGE_METADATA
+        ]
 
     def image(self, form: str, drawing: Drawing | None = None) -> bytes:
         """Return the image in a format; the same figure has the same bytes."""
-        metadata = dict.fromkeys(IMAGE_METADATA[form])  # without dates and versions
+        metadata: dict[str, Any] = dict.fromkeys(IMAGE_METADATA[form])
         with io.BytesIO() as buffer, mpl.rc_context({"svg.hashsalt": self.name}):
             (drawing or self.draw()).savefig(buffer, format=form, dpi=150, metadata=metadata)
             return buffer.getvalue()
 
 
-def _write(folder: Path, name: str, forms: Mapping[str, bytes]) -> list[Path]:
-    for suffix, content in forms.items():
-        with atomic_write(folder / f"{name}{suffix}") as file:
-            file.write(content)
-    return [folder / f"{name}{suffix}" for suffix in forms]
+def _write(path: Path, content: bytes) -> Path:
+    with atomic_write(path) as file:
+        file.write(content)
+    return path
 
 
-def _is_ours(row: Row) -> bool:
-    return any(
-        isinstance(item, Cell) and (item.accuracy is not None or item.details) for item in row
-    )
+def _has_numbers(cells: Sequence[Cell | str]) -> bool:
+    return any(isinstance(cell, Cell) for cell in cells)
 
 
-def cell(accuracy: PooledAccuracy | Number | None) -> Cell:
-    """Return an accuracy with its interval; a dash for None."""
+def _in_terminal(cell: Cell | str) -> str:
+    return str(cell).replace("± ", "±")
+
+
+def _about_missing(rows: Sequence[TableRow]) -> str:
+    what = "One row is" if len(rows) == 1 else f"{len(rows)} rows are"
+    if len(rows) > NAMED:
+        return f"{what} not run yet, and skipped."
+    names = [" ".join(cell for cell in row.cells if isinstance(cell, str)) for row in rows]
+    return f"{what} not run yet, and skipped: {'; '.join(names)}."
+
+
+def accuracy_cell(accuracy: PooledAccuracy | None, n_seeds: int = 1) -> Cell:
+    """Return an accuracy with its interval and, if `n_seeds` or more than one were run, the seeds; a dash for None."""
     if accuracy is None:
         return Cell(MISSING)
-    if isinstance(accuracy, Number):
-        return Cell(str(accuracy), accuracy.mean)
+    about_seeds = _about_seeds(accuracy, n_seeds)
+    text = f"{accuracy.mean:.2f} ± {accuracy.interval95:.2f}"
+    between_seeds = accuracy.between_seeds95
     details: dict[str, float | str] = {
         "±": accuracy.interval95,
-        "± between seeds": "" if math.isnan(accuracy.between_seeds95) else accuracy.between_seeds95,
+        "± between seeds": "" if math.isnan(between_seeds) else between_seeds,
         "± as the paper has it": accuracy.paper95,
         "seeds": len(accuracy.per_seed),
     }
-    return Cell(str(accuracy), accuracy.mean, accuracy, details)
+    if about_seeds:
+        text += f" ({about_seeds})"
+    return Cell(text, accuracy.mean, is_ours=True, details=details)
+
+
+def _about_seeds(accuracy: PooledAccuracy, n_seeds: int) -> str:
+    """Return the seed variance, and the number of seeds if `n_seeds` is another; empty for one of one seed.
+
+    Of two seeds, both means are shown: their interval is thirteen times as wide as their difference.
+    """
+    n_run = len(accuracy.per_seed)
+    number = f"{n_run} of {n_seeds} seeds" if n_run != n_seeds else f"{n_run} seeds"
+    if n_run == 2:
+        return f"{number}: {', '.join(f'{mean:.2f}' for mean in accuracy.per_seed)}"
+    parts = [f"± {accuracy.between_seeds95:.2f} between seeds"] if n_run > 1 else []
+    if n_run != n_seeds:
+        parts.append(number)
+    return "; ".join(parts)
 
 
 def number_cell(value: float | None, form: str = "{:,}") -> Cell:
@@ -251,21 +268,50 @@ def number_cell(value: float | None, form: str = "{:,}") -> Cell:
     return Cell(MISSING) if value is None else Cell(form.format(value), value)
 
 
+def paper_cell(number: Number | None) -> Cell:
+    """Return a number of the paper as printed; a dash for None."""
+    return Cell(MISSING) if number is None else Cell(number, number.mean)
+
+
 def signed(number: float, digits: int = 2) -> str:
     """Return a number with its sign, as in −0.50."""
     return f"{number:+.{digits}f}".replace("-", "−")
 
 
-def difference(one: PooledAccuracy | Number | None, paper: Number | None) -> Cell:
-    """Return our accuracy, or another of the paper, minus the paper's, with no more digits than either has."""
-    if one is None or paper is None:
+def difference_cell(difference: Difference | None) -> Cell:
+    """Return a difference of ours with its interval; a dash for None."""
+    if difference is None:
         return Cell(MISSING)
-    digits, ours = (one.digits, None) if isinstance(one, Number) else (2, one)
-    return Cell(
-        signed(one.mean - paper.mean, min(paper.digits, digits)), one.mean - paper.mean, ours
-    )
+    n_seeds = min(difference.n_first, difference.n_second)
+    details: dict[str, float | str] = {
+        "±": difference.half_width,
+        "± is over": "training seeds" if n_seeds > 1 else "episodes",
+        "seeds": n_seeds,
+    }
+    text = signed(difference.mean)
+    if math.isnan(difference.half_width):
+        details["±"] = details["± is over"] = ""
+    else:
+        text += f" ± {difference.half_width:.2f}"
+    return Cell(text, difference.mean, is_ours=True, details=details)
 
 
-def marked(item: Cell) -> Cell:
+def difference_from_paper_cell(ours: PooledAccuracy | None, paper: Number | None) -> Cell:
+    """Return our accuracy minus the paper's, with no more digits than the paper's; a dash if either is missing."""
+    if ours is None or paper is None:
+        return Cell(MISSING)
+    difference = ours.mean - paper.mean
+    return Cell(signed(difference, min(paper.digits, 2)), difference, is_ours=True)
+
+
+def paper_difference_cell(first: Number | None, second: Number | None) -> Cell:
+    """Return one of the paper's numbers minus another, with no more digits than either; a dash if one is missing."""
+    if first is None or second is None:
+        return Cell(MISSING)
+    difference = first.mean - second.mean
+    return Cell(signed(difference, min(first.digits, second.digits)), difference)
+
+
+def marked(cell: Cell) -> Cell:
     """Return a cell with an asterisk, which a note below the table explains."""
-    return item if item.text == MISSING else replace(item, text=f"{item.text} *")
+    return cell if cell.text == MISSING else replace(cell, text=f"{cell.text} *")

@@ -10,18 +10,18 @@ assignment. The paper gives no numbers beyond those of Figure 2. Time: 21 runs a
 each on an H200 at 84×84.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from functools import partial
 
 from matplotlib.figure import Figure as Drawing
 
-from nearshot.paper.accuracy_table import AccuracyRow, AccuracyTable
+from nearshot.paper.accuracy_table import both_shots, our_cell
 from nearshot.paper.figures import dots, finish, heading, new_drawing
 from nearshot.paper.numbers import BATCH_SIZES, SHOTS, TITLES, figure_config
-from nearshot.paper.recipe import Found, Recipe
-from nearshot.paper.results import Measurement
-from nearshot.paper.tables import Figure
+from nearshot.paper.recipe import Recipe, Row
+from nearshot.paper.results import Measurement, Results
+from nearshot.paper.tables import Figure, Table
 from nearshot.training import TrainConfig
 
 ROWS = {
@@ -33,104 +33,130 @@ ROWS = {
     6: "PN 5-shot, no prototypes",
     7: "PN 5-shot, no support/query",
 }
-MATCHING_ROWS = {1: ROWS[1], 2: ROWS[2], 3: ROWS[3], 4: "MN 1-shot", 6: "MN 5-shot"}
-KINDS: tuple[
-    tuple[str, Mapping[int, str], str, str], ...
-] = (  # short name, rows, classifier, place in the paper
-    ("pn", ROWS, "centroid", "Figure 4"),
-    ("mn", MATCHING_ROWS, "soft", "Appendix H"),
+
+
+@dataclass(frozen=True)
+class Version:
+    """The rows of one version of the figure: that of Prototypical or of Matching Networks."""
+
+    name: str
+    rows: Mapping[int, str]
+    classifier: str
+    where: str  # in the paper
+
+
+PROTOTYPICAL = Version("pn", ROWS, "centroid", "Figure 4")
+MATCHING = Version(
+    "mn",
+    {1: ROWS[1], 2: ROWS[2], 3: ROWS[3], 4: "MN 1-shot", 6: "MN 5-shot"},
+    "soft",
+    "Appendix H",
 )
+VERSIONS = (PROTOTYPICAL, MATCHING)
 
 
 def row_config(dataset: str, row: int, batch_size: int) -> TrainConfig:
     """Return the settings of a row of Figure 4."""
-    five = figure_config(dataset, "prototypical", batch_size, shot=5, images_per_class=8)
-    return {
-        1: replace(five, method="nca"),
-        2: replace(five, method="nca", batches="independent"),
-        3: replace(five, method="nca", batches="episodes"),
-        4: replace(five, n_shot=1),
-        5: five,
-        6: replace(five, method="matching"),
-        7: replace(five, method="nca-prototypes"),
-    }[row]
+    five_shots = figure_config(dataset, "prototypical", batch_size, n_shot=5, images_per_class=8)
+    configs = {
+        1: replace(five_shots, method="nca"),
+        2: replace(five_shots, method="nca", batches="independent"),
+        3: replace(five_shots, method="nca", batches="episodes"),
+        4: replace(five_shots, n_shot=1),
+        5: five_shots,
+        6: replace(five_shots, method="matching"),
+        7: replace(five_shots, method="nca-prototypes"),
+    }
+    return configs[row]
 
 
-def _lines(rows: Mapping[int, str], classifier: str, dataset: str) -> list[AccuracyRow]:
-    measured = [
-        (Measurement("val", shot, classifier), size) for shot in SHOTS for size in BATCH_SIZES
-    ]
-    return [
-        AccuracyRow(
-            (str(row), title), [(row_config(dataset, row, size), one) for one, size in measured]
-        )
-        for row, title in rows.items()
-    ]
+def rows(dataset: str) -> list[Row]:
+    """Return the rows with each batch size, the largest first."""
+    result = []
+    for size in reversed(BATCH_SIZES):
+        for number, title in ROWS.items():
+            labels = (str(number), title)
+            config = row_config(dataset, number, size)
+            result.append(Row(labels, config, both_shots(), from_validation=True))
+    return result
 
 
-TABLES = [
-    AccuracyTable(
-        f"ablations-{{on}}-{short}",
-        f"Ablations ({where}): {{on}}, validation split, {TITLES[classifier]}",
-        ("row", "trained with"),
-        partial(_lines, rows, classifier),
-        tuple(f"{shot}-shot, {size}" for shot in SHOTS for size in BATCH_SIZES),
+def tables(results: Results, dataset: str) -> list[Table]:
+    """Return a table for each version."""
+    return [_table(results, dataset, version) for version in VERSIONS]
+
+
+def _table(results: Results, dataset: str, version: Version) -> Table:
+    name = results.dataset(dataset)
+    columns = ["row", "trained with"]
+    for n_shot in SHOTS:
+        columns += [f"{n_shot}-shot, {size}" for size in BATCH_SIZES]
+    table = Table(
+        f"ablations-{name}-{version.name}",
+        f"Ablations ({version.where}): {name}, validation split, {TITLES[version.classifier]}",
+        columns,
+        results.label,
     )
-    for short, rows, classifier, where in KINDS
-]
+    for number, title in version.rows.items():
+        cells = []
+        for n_shot in SHOTS:
+            measurement = Measurement("val", n_shot, version.classifier)
+            for size in BATCH_SIZES:
+                side = (row_config(dataset, number, size), measurement)
+                cells.append(our_cell(results, side))
+        table.add_row(str(number), title, *cells)
+    return table
 
 
-def _draw(found: Found, dataset: str) -> Drawing:
-    """Draw the rows that were run with some batch size; all of a kind where none of it was."""
-    run = [
-        row
-        for row in ROWS
-        if any(found.runs(row_config(dataset, row, size)) for size in BATCH_SIZES)
-    ]
-    kinds = [
-        ([row for row in rows if row in run] or [*rows], rows, classifier)
-        for _, rows, classifier, _ in KINDS
-    ]
-    heights = [len(shown) for shown, *_ in kinds]
+def figures(results: Results, dataset: str) -> list[Figure]:
+    """Return Figure 4, with both versions."""
+    name = results.dataset(dataset)
+    title = f"Ablations on the validation split of {name} (Figure 4 and Appendix H)"
+    return [Figure(f"ablations-{name}", title, results.label, partial(_draw, results, dataset))]
+
+
+def _draw(results: Results, dataset: str) -> Drawing:
+    """Draw the rows that were run with some batch size; all of a version where none of it was."""
+    was_run = set()
+    for number in ROWS:
+        if any(results.runs(row_config(dataset, number, size)) for size in BATCH_SIZES):
+            was_run.add(number)
+    shown = {}
+    for version in VERSIONS:
+        shown[version.name] = [number for number in version.rows if number in was_run]
+        if not shown[version.name]:
+            shown[version.name] = list(version.rows)
+    heights = [len(shown[version.name]) for version in VERSIONS]
     drawing = new_drawing(9.5, 2.4 + 0.38 * sum(heights))
     panels = drawing.subplots(
         2, 2, sharex="col", sharey="row", gridspec_kw={"height_ratios": heights}
     )
-    for (shown, rows, classifier), of_kind in zip(kinds, panels, strict=True):
-        for axes, shot in zip(of_kind, SHOTS, strict=True):
-            measured = Measurement("val", shot, classifier)
-            groups = {
-                f"batches of {size}": [
-                    found.pooled(row_config(dataset, row, size), measured) for row in shown
-                ]
-                for size in BATCH_SIZES
-            }
-            dots(axes, [f"{row}. {rows[row]}" for row in shown], groups)
-            axes.set_title(f"{shot}-shot, {TITLES[classifier]}", fontsize=10)
+    for version, row_of_panels in zip(VERSIONS, panels, strict=True):
+        names = [f"{number}. {version.rows[number]}" for number in shown[version.name]]
+        for axes, n_shot in zip(row_of_panels, SHOTS, strict=True):
+            measurement = Measurement("val", n_shot, version.classifier)
+            groups = {}
+            for size in BATCH_SIZES:
+                configs = [row_config(dataset, number, size) for number in shown[version.name]]
+                accuracies = [results.accuracy(config, measurement) for config in configs]
+                groups[f"batches of {size}"] = accuracies
+            dots(axes, names, groups)
+            axes.set_title(f"{n_shot}-shot, {TITLES[version.classifier]}", fontsize=10)
             axes.tick_params(axis="x", labelbottom=True)
     for axes in panels[-1]:
         axes.set_xlabel("accuracy, %", fontsize=9)
-    missing = (
-        "; rows not run yet are left out" if sum(heights) < len(ROWS) + len(MATCHING_ROWS) else ""
-    )
-    finish(drawing, heading(found, "whiskers") + missing, handle_length=2.0)
+    title = heading(results, "whiskers")
+    if sum(heights) < len(PROTOTYPICAL.rows) + len(MATCHING.rows):
+        title += "; rows not run yet are skipped"
+    finish(drawing, title, handle_length=2.0)
     return drawing
 
 
-def _figures(found: Found, dataset: str) -> Sequence[Figure]:
-    title = f"Ablations on the validation split of {found.on(dataset)} (Figure 4 and Appendix H)"
-    return [
-        Figure(f"ablations-{found.on(dataset)}", title, found.label, partial(_draw, found, dataset))
-    ]
-
-
 RECIPE = Recipe(
-    name="ablations",
-    title="Figure 4 and Appendix H: from NCA to episodes, one difference at a time",
-    datasets=("cifar-fs", "mini-imagenet"),
-    wanted=lambda dataset: {
-        row_config(dataset, row, size): () for size in reversed(BATCH_SIZES) for row in ROWS
-    },
-    tables=lambda found, dataset: [one.table(found, dataset) for one in TABLES],
-    figures=_figures,
+    "ablations",
+    "Figure 4 and Appendix H: from NCA to episodes, one difference at a time",
+    ("cifar-fs", "mini-imagenet"),
+    rows,
+    tables,
+    figures,
 )

@@ -8,22 +8,16 @@ first epoch on. The first epoch has its own column: from the call to its end, wi
 compiling.
 """
 
-from collections.abc import Sequence
-
 from nearshot.evaluation import pool_seeds
-from nearshot.paper.identity import has_own_loss
-from nearshot.paper.recipe import Found, Recipe
-from nearshot.paper.results import Measurement, RunResult
-from nearshot.paper.tables import Cell, Row, Table, cell, number_cell
+from nearshot.paper.recipe import Recipe, Row
+from nearshot.paper.results import Measurement, Results, RunResult
+from nearshot.paper.tables import Cell, Table, accuracy_cell, number_cell
 from nearshot.training.run_folder import run_name
 
-NAMES = (
-    "A run is named by its nearest preset and what differs from it; `nearshot train` repeats it from these.",
+ABOUT_NAMES = (
+    "A run is named by its nearest preset and what differs from it; `nearshot train` repeats it "
+    "from these."
 )
-OWN_LOSSES = (
-    "method=own-NAME-MARK is a loss of one's own: a function of that name, whose code has this mark.",
-)
-SPEED = ("run", "seed", "epochs", "minutes", "images/s", "end to end", "first epoch", "on", "torch")
 # Validation accuracies, each at its best epoch. With 1 shot, soft assignment is the same.
 MEASURED = {
     "1-shot": Measurement("val", 1, "centroid"),
@@ -32,33 +26,53 @@ MEASURED = {
 }
 
 
-def _tables(found: Found, dataset: str) -> Sequence[Table]:
-    on, label = found.on(dataset), found.scale.label
-    runs = [
-        run for run in found.results if run.scale == found.scale.name and run.config.dataset == on
-    ]
+def rows(dataset: str) -> list[Row]:
+    """Return no rows: it shows what other recipes ran."""
+    return []
+
+
+def tables(results: Results, dataset: str) -> list[Table]:
+    """Return speeds and accuracies, a row per run."""
+    name = results.dataset(dataset)
+    runs = [run for run in results if run.config.dataset == name]
     runs.sort(key=lambda run: (run_name(run.config), run.seed))
-    notes = NAMES + (OWN_LOSSES if any(has_own_loss(run.config) for run in runs) else ())
-    accuracy = ("run", "seed", *(heading for one in MEASURED for heading in (one, "at epoch")))
-    title = f"Accuracy of every run: {on}, validation split, nearest centroid and soft assignment, best epoch"
-    return [
-        Table(
-            f"runs-{on}",
-            f"Every run behind the tables: {on}",
-            label,
-            SPEED,
-            tuple(map(_speed, runs)),
-            notes,
+    speeds = Table(
+        f"runs-{name}",
+        f"Every run behind the tables: {name}",
+        (
+            "run",
+            "seed",
+            "epochs",
+            "minutes",
+            "images/s",
+            "end to end",
+            "first epoch",
+            "on",
+            "torch",
         ),
-        Table(f"runs-accuracy-{on}", title, label, accuracy, tuple(map(_accuracies, runs)), notes),
-    ]
+        results.size.label,
+        [ABOUT_NAMES],
+    )
+    columns = ["run", "seed"]
+    for heading in MEASURED:
+        columns += [heading, "at epoch"]
+    accuracies = Table(
+        f"runs-accuracy-{name}",
+        f"Accuracy of every run: {name}, validation split, nearest centroid and soft assignment, "
+        "best epoch",
+        columns,
+        results.size.label,
+        [ABOUT_NAMES],
+    )
+    for run in runs:
+        speeds.add_row(run_name(run.config), number_cell(run.seed, "{}"), *_speeds(run))
+        accuracies.add_row(run_name(run.config), number_cell(run.seed, "{}"), *_accuracies(run))
+    return [speeds, accuracies]
 
 
-def _speed(run: RunResult) -> Row:
+def _speeds(run: RunResult) -> list[Cell | str]:
     shared = f", shared by {run.n_sharing}" if run.n_sharing > 1 else ""
-    return (
-        run_name(run.config),
-        number_cell(run.seed, "{}"),
+    return [
         number_cell(run.config.epochs, "{}"),
         number_cell(run.seconds / 60, "{:.1f}"),
         number_cell(run.content["images_per_second"], "{:,.0f}"),
@@ -66,23 +80,24 @@ def _speed(run: RunResult) -> Row:
         number_cell(run.content.get("first_epoch_seconds"), "{:.0f} s"),
         run.device + shared,
         str(run.content["environment"].get("torch", "–")),
-    )
+    ]
 
 
-def _accuracies(run: RunResult) -> Row:
-    cells: list[Cell] = []
-    for one in MEASURED.values():
-        accuracy, epoch = (
-            (pool_seeds([run.accuracy(one)]), run.epoch(one)) if run.has(one) else (None, None)
-        )
-        cells += [cell(accuracy), number_cell(epoch, "{}")]
-    return run_name(run.config), number_cell(run.seed, "{}"), *cells
+def _accuracies(run: RunResult) -> list[Cell]:
+    cells = []
+    for measurement in MEASURED.values():
+        if run.has(measurement):
+            cells.append(accuracy_cell(pool_seeds([run.accuracy(measurement)])))
+            cells.append(number_cell(run.epoch(measurement), "{}"))
+        else:
+            cells += [accuracy_cell(None), number_cell(None)]
+    return cells
 
 
 RECIPE = Recipe(
-    name="runs",
-    title="Beyond the paper: every run, with its accuracy, time and machine",
-    datasets=("cifar-fs", "mini-imagenet", "tiered-imagenet"),
-    wanted=lambda dataset: {},
-    tables=_tables,
+    "runs",
+    "Beyond the paper: every run, with its accuracy, time and machine",
+    ("cifar-fs", "mini-imagenet", "tiered-imagenet"),
+    rows,
+    tables,
 )

@@ -1,0 +1,175 @@
+"""The paper's claims, judged by the results of all other recipes: a table of verdicts, and a chart.
+
+    nearshot reproduce claims --dataset cifar-fs --seeds 3
+
+Trains nothing. The chart shows every difference with its interval beside the range in which the
+claim puts it. `nearshot reproduce --all` runs what the claims need.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from textwrap import fill
+
+import numpy as np
+from matplotlib.figure import Figure as Drawing
+from matplotlib.patches import Rectangle
+
+from nearshot.evaluation.statistics import Difference
+from nearshot.paper.claims import CLAIMS, LEAST_SEEDS, Claim, Compared, Expectation, Verdict, judge
+from nearshot.paper.figures import finish, name_lines, new_drawing, shade_every_other
+from nearshot.paper.recipe import Recipe, Row
+from nearshot.paper.results import Results
+from nearshot.paper.tables import Figure, Table, difference_cell, number_cell
+
+COLOURS = {"confirmed": "#0072B2", "contradicted": "#D55E00", "undecided": "0.4", None: "0.6"}
+TICKS = (-20, -10, -5, -2, -1, 0, 1, 2, 5, 10, 20)
+ABOUT_CLASSIFIERS = (
+    "Both sides of a difference use the same classifier, except where classifiers are compared: "
+    "nearest centroid, unless another is named. The difference shown speaks most against the claim."
+)
+
+
+@dataclass(frozen=True)
+class JudgedClaim:
+    """A claim with what the results say about it.
+
+    Attributes:
+        differences: those that are measured, by name; the first speaks most against the claim.
+        n_compared: how many there are, measured or not.
+        verdict: None if no difference has enough seeds.
+    """
+
+    claim: Claim
+    differences: dict[str, Difference]
+    n_compared: int
+    verdict: Verdict | None
+
+
+def judged_claims(results: Results, dataset: str) -> tuple[list[JudgedClaim], int]:
+    """Return the claims about a dataset that are measured, in the paper's order, and how many are not."""
+    judged = []
+    n_missing = 0
+    for claim in CLAIMS:
+        if dataset in claim.datasets:
+            compared = list(claim.differences(results, dataset))
+            differences = _measured(claim.expectation, compared)
+            if differences:
+                verdict = judge(claim.expectation, compared)
+                judged.append(JudgedClaim(claim, differences, len(compared), verdict))
+            else:
+                n_missing += 1
+    return judged, n_missing
+
+
+def _measured(expectation: Expectation, compared: Sequence[Compared]) -> dict[str, Difference]:
+    measured = {one.name: one.seeds.difference() for one in compared if one.seeds is not None}
+
+    def room(name: str) -> float:
+        """Return how far inside the expectation an interval is; of an unknown interval, the mean."""
+        difference = measured[name]
+        half_width = float(np.nan_to_num(difference.half_width))
+        above_low = difference.mean - half_width - expectation.low
+        return min(above_low, expectation.high - difference.mean - half_width)
+
+    return {name: measured[name] for name in sorted(measured, key=room)}
+
+
+def rows(dataset: str) -> list[Row]:
+    """Return no rows: the runs are those of other recipes."""
+    return []
+
+
+def tables(results: Results, dataset: str) -> list[Table]:
+    """Return the claims with their verdicts."""
+    judged, n_missing = judged_claims(results, dataset)
+    name = results.dataset(dataset)
+    notes = [
+        _counts(judged),
+        f"No verdict: fewer than {LEAST_SEEDS} training seeds on a side of every difference.",
+        ABOUT_CLASSIFIERS,
+    ]
+    if n_missing:
+        command = f"nearshot reproduce --all --dataset {dataset} --seeds {LEAST_SEEDS}"
+        notes.append(f"{n_missing} more claims are not measured; `{command}` runs them.")
+    table = Table(
+        f"claims-{name}",
+        f"What the paper says, and what was found: {name}",
+        ("claim", "where", "verdict", "of", "points", "difference"),
+        results.label,
+        notes,
+    )
+    for one in judged:
+        decisive, difference = next(iter(one.differences.items()))
+        table.add_row(
+            one.claim.sentence,
+            one.claim.section,
+            one.verdict or "no verdict",
+            number_cell(one.n_compared),
+            difference_cell(difference),
+            decisive,
+        )
+    return [table]
+
+
+def _counts(judged: Sequence[JudgedClaim]) -> str:
+    counts = []
+    for verdict in ("confirmed", "contradicted", "undecided", None):
+        n_claims = sum(one.verdict == verdict for one in judged)
+        if n_claims:
+            counts.append(f"{n_claims} {verdict or 'without a verdict'}")
+    return f"{', '.join(counts)}."
+
+
+def figures(results: Results, dataset: str) -> list[Figure]:
+    """Return the chart of the claims."""
+    name = results.dataset(dataset)
+    title = f"The paper's claims and the differences that were found: {name}"
+    return [Figure(f"claims-{name}", title, results.label, partial(_draw, results, dataset))]
+
+
+def _draw(results: Results, dataset: str) -> Drawing:
+    """Draw a line per claim: a dot with its interval for each difference, and the claimed range."""
+    judged, _ = judged_claims(results, dataset)
+    drawing = new_drawing(9.5, 1.4 + 0.42 * len(judged))
+    axes = drawing.subplots()
+    axes.set_xscale("symlog", linthresh=2)
+    axes.set_xlim(TICKS[0], TICKS[-1])
+    axes.set_xticks(TICKS, [f"{tick:+g}".replace("-", "−") if tick else "0" for tick in TICKS])
+    shade_every_other(axes, len(judged))
+    for height, one in enumerate(judged):
+        low = max(one.claim.expectation.low, TICKS[0])
+        high = min(one.claim.expectation.high, TICKS[-1])
+        claimed = Rectangle((low, height - 0.42), high - low, 0.84, color="#E69F00", alpha=0.2)
+        axes.add_patch(claimed)
+        differences = list(one.differences.values())
+        means = [difference.mean for difference in differences]
+        half_widths = np.nan_to_num([difference.half_width for difference in differences])
+        spread = 0.3 if len(differences) > 1 else 0.0
+        axes.errorbar(
+            means,
+            height + np.linspace(-spread, spread, len(differences)),
+            xerr=half_widths,
+            label=one.verdict or "no verdict",
+            color=COLOURS[one.verdict],
+            linestyle="none",
+            marker="o",
+            markersize=2.5,
+            elinewidth=0.6,
+        )
+    axes.axvline(0, color="black", linewidth=0.8, zorder=0.6)
+    name_lines(axes, [fill(one.claim.sentence, 60) for one in judged])
+    axes.tick_params(axis="y", labelsize=6.5)
+    axes.set_xlabel("difference in points; shaded: where the claim puts it", fontsize=9)
+    finish(drawing, f"{results.label}\ndots: differences, with 95 % intervals")
+    return drawing
+
+
+RECIPE = Recipe(
+    "claims",
+    "The paper's claims: what the results say about each",
+    ("cifar-fs", "mini-imagenet", "tiered-imagenet"),
+    rows,
+    tables,
+    figures,
+)
