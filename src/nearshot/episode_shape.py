@@ -41,7 +41,6 @@ class EpisodeShape:
                 raise InputError(
                     f"{name} must be a whole number of at least {smallest}, not {value!r}."
                 )
-            object.__setattr__(self, name, int(value))
 
     @classmethod
     def from_batch(cls, batch_size: int, n_shot: int, images_per_class: int) -> Self:
@@ -133,11 +132,8 @@ class ImagesByClass:
             b"".join(part.numpy().astype("<i8").tobytes() for part in content)
         ).hexdigest()
 
-    def check(self, shape: EpisodeShape, least_images: str = "least_images") -> None:
-        """Refuse a shape for which there are too few classes, or too few images of a class.
-
-        `least_images` is the name of the setting that skips small classes, for the message.
-        """
+    def check(self, shape: EpisodeShape) -> None:
+        """Refuse a shape for which there are too few classes, or too few images of a class."""
         if len(self.classes) < shape.n_way:
             found = counted(len(self.classes), "class", "classes")
             found += f" of {self._least} images or more" if self._least > 1 else ""
@@ -155,5 +151,5 @@ class ImagesByClass:
             raise InputError(
                 f"Class {name!r} has {counted(size, 'image')}; {shape.n_shot}-shot with "
                 f"{counted(shape.n_query, 'query', 'queries')} needs {needed}. {others} too small. Lower n_query, add "
-                f"images, or leave small classes out: {least_images} {needed}."
+                f"images, or skip small classes: least_images {needed}."
             )

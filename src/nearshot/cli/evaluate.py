@@ -2,7 +2,6 @@
 
 import json
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,11 +11,23 @@ from rich.table import Table
 
 from nearshot.cli._options import option
 from nearshot.devices import Precision
-from nearshot.evaluation.classifiers import CLASSIFIERS
-from nearshot.runs.evaluate import Evaluation, Request, evaluate_run, evaluate_weights
+from nearshot.episode_shape import ImagesByClass
+from nearshot.evaluation import EvaluationSpec
+from nearshot.evaluation.classifiers import CLASSIFIERS, classifier_name
+from nearshot.evaluation.fit import check_split, fit_episodes
+from nearshot.runs import (
+    Evaluation,
+    TrainedRun,
+    TrainedWeights,
+    evaluate_run,
+    evaluate_weights,
+    open_run,
+    open_weights,
+)
 from nearshot.text import counted, print_message
 
-HARDEST, EASIEST = 30, 10  # how many classes are shown if there are more
+HARDEST = 30  # how many classes are shown if there are more
+EASIEST = 10
 FITTED = "or what the split allows"
 
 
@@ -41,9 +52,7 @@ class Evaluate:
     """A prepared dataset, or a folder; by default the one that the network was trained on."""
     split: str = "test"
     """The split. Choose between models on val, and look at test once."""
-    n_shot: Annotated[
-        tuple[int, ...] | None, option(f"1 5, {FITTED}", "INT [INT ...]", "--shots")
-    ] = None
+    n_shot: Annotated[tuple[int, ...] | None, option(f"1 5, {FITTED}", "INT [INT ...]")] = None
     """Support images per class; one or several numbers."""
     classifier: Annotated[
         tuple[str, ...],
@@ -52,24 +61,27 @@ class Evaluate:
     """Nearest centroid, soft assignment, k-NN, ridge; one or several. By default soft assignment
     for a run of Matching Networks, and nearest centroid for all others."""
     layers: Annotated[tuple[int, ...], tyro.conf.arg(help_behavior_hint="")] = ()
-    """Use the pooled outputs of these stages together, such as 2 3 4 (Appendix G); by default the embedding."""
-    n_views: Annotated[int, tyro.conf.arg(aliases=("--views",))] = 1
-    """Average the embeddings of this many views of each image: the image, its mirror image, and crops."""
+    """Use the pooled outputs of these stages together, such as 2 3 4 (Appendix G); by default the
+    embedding."""
+    n_views: int = 1
+    """Average the embeddings of this many views of each image: the image, its mirror image, and
+    crops."""
     power: float = 1.0
-    """Raise each feature to this power before it is centred, such as 0.5; needs the training split."""
+    """Raise each feature to this power before it is centred, such as 0.5; needs the training
+    split."""
     input_size: int | None = None
     """The side of the images that the network sees, if not the one that it was trained with; needs
     the training split."""
-    n_way: Annotated[int | None, option(f"5, {FITTED}", "INT", "--way")] = None
+    n_way: Annotated[int | None, option(f"5, {FITTED}", "INT")] = None
     """Classes per episode."""
-    n_query: Annotated[int | None, option(f"15, {FITTED}", "INT", "--queries")] = None
+    n_query: Annotated[int | None, option(f"15, {FITTED}", "INT")] = None
     """Query images per class."""
     least_images: Annotated[
         int | None, option("1, or more where a few classes are tiny", "INT")
     ] = None
     """Skip classes with fewer images. By default a few classes that are far smaller than the others
     are skipped, with a message that names them."""
-    n_episodes: Annotated[int, tyro.conf.arg(aliases=("--episodes",))] = 10_000
+    n_episodes: int = 10_000
     """The number of episodes."""
     seed: int = 0
     """The seed of the episodes."""
@@ -88,97 +100,133 @@ class Evaluate:
 
     def run(self, console: Console) -> None:
         """Measure, and print a table or JSON."""
-        asked: dict[str, Any] = {
-            name: getattr(self, name) for name in ("n_way", "n_query", "least_images")
-        }
-        asked["shots"] = self.n_shot
-        given = {name: value for name, value in asked.items() if value is not None}
-        same = (
-            "dataset",
-            "split",
-            "layers",
-            "n_views",
-            "power",
-            "input_size",
-            "n_episodes",
-            "seed",
-            "side",
-        )
-        others = {name: getattr(self, name) for name in same}
-        request = Request(classifiers=self.classifier, by_class=self.by_class, **given, **others)
-        measure = partial(evaluate_run, unfinished=True) if self.path.is_dir() else evaluate_weights
-        where: dict[str, Any] = {
-            "data_dir": self.data_dir,
-            "device": self.device,
-            "precision": self.precision,
-        }
-        found = measure(
-            self.path, request, **where, fit=asked.keys() - given.keys(), tell=print_message
-        )
-        if self.json:
-            console.print(json.dumps([_as_json(evaluation) for evaluation in found], indent=2))
-            return
-        console.print(_table(found))
-        if self.by_class:
-            console.print(_table_by_class(found))
-        if found[0].unfinished is not None:
-            done = f"The run is not finished: {found[0].unfinished} are done"
-            console.print(
-                f"{done}, and these are the best weights so far. The finished run will be measured anew."
+        if self.path.is_dir():
+            run = open_run(
+                self.path,
+                data_dir=self.data_dir,
+                device=self.device,
+                precision=self.precision,
+                unfinished=True,
             )
+            evaluations = evaluate_run(run, self._specs(run), by_class=self.by_class)
+        else:
+            weights = open_weights(
+                self.path, data_dir=self.data_dir, device=self.device, precision=self.precision
+            )
+            evaluations = evaluate_weights(weights, self._specs(weights), by_class=self.by_class)
+        if self.json:
+            content = [_as_json(evaluation) for evaluation in evaluations]
+            console.print(json.dumps(content, indent=2))
+            return
+        console.print(_table(evaluations))
+        if self.by_class:
+            console.print(_table_by_class(evaluations))
+        unfinished = evaluations[0].unfinished
+        if unfinished is not None:
+            console.print(
+                f"The run is not finished: {unfinished} are done, and these are the best weights "
+                "so far. The finished run will be measured anew."
+            )
+
+    def _specs(self, trained: TrainedRun | TrainedWeights) -> list[EvaluationSpec]:
+        """Return an evaluation for each number of shots and classifier."""
+        store = trained.store(self.split, self.dataset, self.side)
+        check_split(self.split, store.labels)
+        fitted = fit_episodes(
+            ImagesByClass(store.labels, store.class_names),
+            self.split,
+            n_way=self.n_way,
+            n_shot=self.n_shot,
+            n_query=self.n_query,
+            least_images=self.least_images,
+        )
+        for message in fitted.messages:
+            print_message(message)
+        specs = []
+        for n_shot in fitted.n_shot:
+            for classifier in self.classifier or (trained.classifier,):
+                spec = EvaluationSpec(
+                    dataset=self.dataset,
+                    split=self.split,
+                    side=self.side,
+                    layers=self.layers,
+                    n_views=self.n_views,
+                    power=self.power,
+                    input_size=self.input_size,
+                    n_way=fitted.n_way,
+                    n_shot=n_shot,
+                    n_query=fitted.n_query,
+                    n_episodes=self.n_episodes,
+                    seed=self.seed,
+                    least_images=fitted.least_images,
+                    classifier=classifier,
+                )
+                specs.append(spec)
+        return specs
 
 
 def _as_json(evaluation: Evaluation) -> dict[str, Any]:
     """Return the evaluation for JSON, with the accuracy of every episode as a list, in per cent."""
     accuracy = evaluation.accuracy.as_dict()
     del accuracy["n_correct"]  # the same, compressed
-    accuracy["per_episode"] = [
-        round(value, 4) for value in evaluation.accuracy.per_episode.tolist()
-    ]
+    per_episode = evaluation.accuracy.per_episode.tolist()
+    accuracy["per_episode"] = [round(value, 4) for value in per_episode]
     return evaluation.as_dict() | {"accuracy": accuracy}
 
 
-def _table(found: list[Evaluation]) -> Table:
-    protocol = found[0].accuracy.protocol
-    unfinished, left_out = found[0].unfinished, protocol.classes_left_out
-    table = Table(
-        *("shots", "classifier", "accuracy %", "weights"),
-        title=("" if unfinished is None else f"UNFINISHED RUN, after {unfinished}\n")
-        + f"{found[0].dataset}, {protocol.split} split: {protocol.n_way}-way (chance {100 / protocol.n_way:.4g} %), "
-        f"{counted(protocol.n_query, 'query', 'queries')} a class, "
-        f"{protocol.n_episodes:,} episodes, seed {protocol.seed}, inductive"
-        + (
-            f"; features of layers {', '.join(map(str, found[0].layers))}"
-            if found[0].layers
-            else ""
-        )
-        + "".join(f"; {label}" for label in found[0].options.labels)
-        + (f"; {counted(left_out, 'small class', 'small classes')} left out" if left_out else ""),
-    )
-    for evaluation in found:
+def _table(evaluations: list[Evaluation]) -> Table:
+    """Return a row for each evaluation."""
+    table = Table("n_shot", "classifier", "accuracy %", "weights", title=_title(evaluations[0]))
+    for evaluation in evaluations:
         table.add_row(
-            str(evaluation.n_shot),
-            evaluation.classifier,
+            str(evaluation.spec.n_shot),
+            classifier_name(evaluation.spec.classifier),
             str(evaluation.accuracy),
             evaluation.weights,
         )
     return table
 
 
-def _table_by_class(found: list[Evaluation]) -> Table:
-    """Return a row per class, sorted by the last accuracy, and a column per accuracy; of many classes, both ends."""
-    columns = [evaluation.by_class or {} for evaluation in found]
+def _title(evaluation: Evaluation) -> str:
+    """Return what all evaluations of a table have in common."""
+    spec = evaluation.spec
+    parts = [
+        f"{evaluation.dataset}, {spec.split} split: {spec.n_way}-way "
+        f"(chance {100 / spec.n_way:.4g} %), {counted(spec.n_query, 'query', 'queries')} a class, "
+        f"{spec.n_episodes:,} episodes, seed {spec.seed}, inductive"
+    ]
+    if spec.layers:
+        parts.append(f"features of layers {', '.join(map(str, spec.layers))}")
+    if spec.n_views != 1:
+        parts.append(f"{spec.n_views} views")
+    if spec.power != 1:
+        parts.append(f"power {spec.power:g}")
+    if spec.input_size is not None:
+        parts.append(f"input size {spec.input_size}")
+    n_skipped = evaluation.accuracy.protocol.classes_left_out
+    if n_skipped:
+        parts.append(f"{counted(n_skipped, 'small class', 'small classes')} skipped")
+    title = "; ".join(parts)
+    if evaluation.unfinished is not None:
+        title = f"UNFINISHED RUN, after {evaluation.unfinished}\n{title}"
+    return title
+
+
+def _table_by_class(evaluations: list[Evaluation]) -> Table:
+    """Return a row for each class, sorted by the last accuracy; of many classes, both ends."""
+    columns = [evaluation.by_class or {} for evaluation in evaluations]
+    headings = []
+    for evaluation in evaluations:
+        classifier = classifier_name(evaluation.spec.classifier)
+        headings.append(f"{evaluation.spec.n_shot}-shot {classifier} %")
     names = sorted(columns[-1], key=lambda name: columns[-1][name].mean)
-    headings = [f"{evaluation.n_shot}-shot {evaluation.classifier} %" for evaluation in found]
-    table = Table(
-        "class",
-        *headings,
-        title=f"By class, the hardest first: {counted(len(names), 'class', 'classes')}",
-    )
-    n_left_out = max(0, len(names) - HARDEST - EASIEST)
-    for place, name in enumerate(names):
-        if n_left_out and place == HARDEST:
-            table.add_row(f"… {n_left_out} more, which --json has", end_section=True)
-        if not HARDEST <= place < HARDEST + n_left_out:
+    title = f"By class, the hardest first: {counted(len(names), 'class', 'classes')}"
+    table = Table("class", *headings, title=title)
+    n_hidden = max(0, len(names) - HARDEST - EASIEST)
+    for number, name in enumerate(names):
+        if n_hidden and number == HARDEST:
+            table.add_row(f"… {n_hidden} more, which --json has", end_section=True)
+        is_hidden = HARDEST <= number < HARDEST + n_hidden
+        if not is_hidden:
             table.add_row(name, *(str(column[name]) for column in columns))
     return table

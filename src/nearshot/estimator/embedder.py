@@ -30,7 +30,7 @@ from nearshot.estimator.read_images import (
     read_each,
     without_tensors,
 )
-from nearshot.evaluation.features import check_evaluation_mode
+from nearshot.evaluation.leaks import check_evaluation_mode
 from nearshot.models import Backbone, BackboneSpec, load_backbone
 from nearshot.models.layers import fold_batch_norms
 from nearshot.text import with_progress

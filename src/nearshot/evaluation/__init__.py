@@ -4,38 +4,43 @@ from nearshot.evaluation.adaptation import Adam, evaluate_fine_tuned, evaluate_m
 from nearshot.evaluation.classifiers import CLASSIFIERS, Classifier, knn
 from nearshot.evaluation.episodes import (
     Episodes,
-    EvaluationSpec,
-    check_distinct_content,
     read_episodes,
     sample_episodes,
     write_episodes,
 )
 from nearshot.evaluation.features import (
     FeatureSet,
-    check_unseen_classes,
     embed,
     load_features,
     power_transform,
     prepare_features,
     save_features,
 )
+from nearshot.evaluation.leaks import (
+    TrainingClasses,
+    check_distinct_content,
+    check_unseen_classes,
+)
 from nearshot.evaluation.measure import (
     ClassAccuracy,
-    Measured,
-    Treatment,
     evaluate_classes,
+    evaluate_episodes,
     evaluate_features,
     evaluate_many,
     score_predictions,
 )
+from nearshot.evaluation.spec import EvaluationSpec
 from nearshot.evaluation.statistics import (
     Accuracy,
     Comparison,
+    Difference,
     PooledAccuracy,
     Protocol,
     compare,
+    paired,
     pool_seeds,
     select_best,
+    welch,
 )
 
 __all__ = [
@@ -45,24 +50,26 @@ __all__ = [
     "ClassAccuracy",
     "Classifier",
     "Comparison",
+    "Difference",
     "Episodes",
     "EvaluationSpec",
     "FeatureSet",
-    "Measured",
     "PooledAccuracy",
     "Protocol",
-    "Treatment",
+    "TrainingClasses",
     "check_distinct_content",
     "check_unseen_classes",
     "compare",
     "embed",
     "evaluate_classes",
+    "evaluate_episodes",
     "evaluate_features",
     "evaluate_fine_tuned",
     "evaluate_mahalanobis",
     "evaluate_many",
     "knn",
     "load_features",
+    "paired",
     "pool_seeds",
     "power_transform",
     "prepare_features",
@@ -71,5 +78,6 @@ __all__ = [
     "save_features",
     "score_predictions",
     "select_best",
+    "welch",
     "write_episodes",
 ]

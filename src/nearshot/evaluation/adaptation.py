@@ -9,9 +9,9 @@ Every episode starts from the same network.
 """
 
 import copy
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, Unpack
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -19,15 +19,18 @@ from torch.func import vmap
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from nearshot.errors import InputError
-from nearshot.evaluation.classifiers import classifier_name
-from nearshot.evaluation.engine import Tally, Task, TaskSettings, prepared
-from nearshot.evaluation.episodes import digest_of
-from nearshot.evaluation.features import FeatureSet, check_evaluation_mode
+from nearshot.evaluation.classifiers import ClassifierOrName, classifier_name
+from nearshot.evaluation.engine import Tally, Task, prepared
+from nearshot.evaluation.episodes import EpisodeSource, digest_of
+from nearshot.evaluation.features import FeatureSet, as_feature_set
+from nearshot.evaluation.leaks import check_evaluation_mode
+from nearshot.evaluation.spec import EvaluationSpec
 from nearshot.evaluation.statistics import Accuracy
 from nearshot.text import counted, with_progress
 
 BatchNormMode = Literal["frozen", "support"]
-"""What batch norm normalises by in fine-tuning: the running statistics of training, or those of the support set."""
+"""What batch norm normalises by in fine-tuning: the running statistics of training ("frozen"), or
+those of the support set."""
 BATCH_NORM_IN_WORDS = {
     "frozen": "frozen",
     "support": "in training mode on the support, its statistics restored",
@@ -66,7 +69,20 @@ def evaluate_fine_tuned(
     features: Callable[[nn.Module, Tensor], Tensor] | None = None,
     optimiser: Adam | None = None,
     batch_norm: BatchNormMode = "frozen",
-    **settings: Unpack[TaskSettings],
+    n_way: int = 5,
+    n_shot: int = 5,
+    n_query: int = 15,
+    n_episodes: int = 1000,
+    seed: int = 0,
+    classifier: ClassifierOrName = "centroid",
+    centre: Tensor | None = None,
+    centred: bool | None = None,
+    normalise: bool = True,
+    least_images: int = 1,
+    inductive: bool | None = None,
+    split: str | None = None,
+    fingerprint: str | None = None,
+    progress: bool | None = None,
 ) -> Accuracy:
     """Fine-tune the whole network on each support set, then classify its queries.
 
@@ -84,38 +100,59 @@ def evaluate_fine_tuned(
         batch_norm: "frozen" fine-tunes with the running statistics of training; "support" in batch
             norm's training mode, with the mean and variance of the support set. Both evaluate with
             the running statistics, unchanged.
-        settings: those of `evaluate_features`, with 1,000 episodes by default, at least 2 shots,
-            and `inductive` also for `features`.
+        n_shot: at least 2.
+        inductive: for functions as `features` or `classifier`, whether they look at each query
+            alone.
+
+    All others are as in `evaluate_features`.
     """
     check_evaluation_mode(network)
-    optimiser, statistics = optimiser or Adam(), BATCH_NORM_IN_WORDS[batch_norm]
-    if "spec" not in settings:
-        settings = {"n_episodes": 1000, **settings}
-    task = _task(images, labels, settings)
-    if features is not None and task.spec.inductive is None:
+    optimiser = optimiser or Adam()
+    statistics = BATCH_NORM_IN_WORDS[batch_norm]
+    if features is not None and inductive is None:
         raise InputError(
-            "inductive must be given with features: True if it looks at each query alone, else False."
+            "inductive must be given with features: True if it looks at each query alone, else "
+            "False."
         )
-    shape, device = task.spec.shape, next(network.parameters()).device
-    support_labels = torch.arange(shape.n_way, device=device).repeat_interleave(shape.n_shot)
+    spec = EvaluationSpec(
+        n_way=n_way,
+        n_shot=n_shot,
+        n_query=n_query,
+        n_episodes=n_episodes,
+        seed=seed,
+        classifier=classifier,
+        centred=centred,
+        normalise=normalise,
+        least_images=least_images,
+    )
+    data = as_feature_set(images, labels, centre=centre, split=split, fingerprint=fingerprint)
+    task = Task(data, EpisodeSource(labels, spec), progress)
+    tally = _begin(task, spec, inductive)
+    device = next(network.parameters()).device
+    support_labels = torch.arange(n_way, device=device).repeat_interleave(n_shot)
 
     def features_after(rows: Tensor) -> Tensor:
         episode = images[rows[0].to(images.device)].to(device)  # (image, 3, h, w)
+        support = episode[: len(support_labels)]
         tuned = copy.deepcopy(network)
         for module in tuned.modules():
             if batch_norm == "support" and isinstance(module, _BatchNorm):
                 # It trains, but dropout does not, and its running statistics do not change.
-                module.training, module.track_running_stats = True, False
+                module.training = True
+                module.track_running_stats = False
         trained = [parameter for parameter in tuned.parameters() if parameter.requires_grad]
-        optimiser.minimise(lambda: loss(tuned(episode[: shape.n_support]), support_labels), trained)
+        optimiser.minimise(lambda: loss(tuned(support), support_labels), trained)
         tuned.eval()
         with torch.no_grad():
             extracted = tuned(episode) if features is None else features(tuned, episode)
-        return prepared(replace(task.data, features=extracted), task.spec)[None]
+        return prepared(replace(data, features=extracted), tally.spec)[None]
 
     through = "" if features is None else f", features by {classifier_name(features)}"
-    words = f"network fine-tuned on the support by {optimiser} of {classifier_name(loss)}{through}"
-    return _evaluate(task, 1, features_after, f"{words}, batch norm {statistics}")
+    adapted = (
+        f"network fine-tuned on the support by {optimiser} of {classifier_name(loss)}{through}, "
+        f"batch norm {statistics}"
+    )
+    return _evaluate(task, tally, 1, features_after, adapted)
 
 
 def evaluate_mahalanobis(
@@ -124,69 +161,114 @@ def evaluate_mahalanobis(
     *,
     loss: SupportLoss,
     optimiser: Adam | None = None,
-    **settings: Unpack[TaskSettings],
+    n_way: int = 5,
+    n_shot: int = 5,
+    n_query: int = 15,
+    n_episodes: int = 10_000,
+    seed: int = 0,
+    classifier: ClassifierOrName = "centroid",
+    centre: Tensor | None = None,
+    centred: bool | None = None,
+    normalise: bool = True,
+    least_images: int = 1,
+    training_classes: Sequence[str] | None = None,
+    inductive: bool | None = None,
+    split: str | None = None,
+    fingerprint: str | None = None,
+    progress: bool | None = None,
 ) -> Accuracy:
-    """Learn a positive semi-definite matrix A = LᵀL on each support set and classify its queries by (x − y)ᵀA(x − y).
+    """Learn a matrix A = LᵀL on each support set and classify its queries by (x − y)ᵀA(x − y).
 
     L starts as the identity, so without a step the accuracy is that of the features. The paper
     found no gain in it, and gives no settings. The default here is 5 steps of Adam with learning
     rate 0.0001, which cost nothing on validation classes (docs/results-features.md), and no weight
     decay, which would pull A to zero rather than to the identity.
 
-    The arguments are those of `evaluate_features`, with at least 2 shots; `loss` is as in
-    `evaluate_fine_tuned`, and must be one that `torch.func.vmap` supports.
+    Args:
+        features: (image, dim), or a `FeatureSet`.
+        labels: (image,) whole numbers.
+        loss: as in `evaluate_fine_tuned`; it must be one that `torch.func.vmap` supports.
+        optimiser: by default 5 steps of Adam without weight decay.
+        n_shot: at least 2.
+
+    All others are as in `evaluate_features`.
     """
     optimiser = optimiser or Adam(n_steps=5, lr=1e-4, weight_decay=0.0)
-    task = _task(features, labels, settings)
-    shape, given = task.spec.shape, prepared(task.data, task.spec)
-    support_labels = torch.arange(shape.n_way, device=given.device).repeat_interleave(shape.n_shot)
+    spec = EvaluationSpec(
+        n_way=n_way,
+        n_shot=n_shot,
+        n_query=n_query,
+        n_episodes=n_episodes,
+        seed=seed,
+        classifier=classifier,
+        centred=centred,
+        normalise=normalise,
+        least_images=least_images,
+    )
+    data = as_feature_set(
+        features,
+        labels,
+        centre=centre,
+        split=split,
+        fingerprint=fingerprint,
+        training_classes=training_classes,
+    )
+    task = Task(data, EpisodeSource(data.labels, spec, data.class_names), progress)
+    tally = _begin(task, spec, inductive)
+    all_features = prepared(data, tally.spec)
+    device = all_features.device
+    support_labels = torch.arange(n_way, device=device).repeat_interleave(n_shot)
+    identity = torch.eye(all_features.shape[1], dtype=all_features.dtype, device=device)
 
-    def mapped(rows: Tensor) -> Tensor:
-        episodes = given[rows.to(given.device)]  # (episode, image, dim)
-        support = episodes[:, : shape.n_support]
-        matrices = torch.eye(given.shape[1], dtype=given.dtype, device=given.device).repeat(
-            len(episodes), 1, 1
-        )
-        matrices.requires_grad_()  # (episode, dim, dim)
+    def features_after(rows: Tensor) -> Tensor:
+        episodes = all_features[rows.to(device)]  # (episode, image, dim)
+        support = episodes[:, : len(support_labels)]
+        matrices = identity.repeat(len(episodes), 1, 1).requires_grad_()  # (episode, dim, dim)
         losses = vmap(lambda matrix, images: loss(images @ matrix.T, support_labels))
         optimiser.minimise(lambda: losses(matrices, support).sum(), [matrices])
         return episodes @ matrices.detach().mT
 
-    words = f"Mahalanobis matrix learnt on the support by {optimiser} of {classifier_name(loss)}"
-    return _evaluate(task, MATRICES_AT_ONCE, mapped, words)
+    adapted = f"Mahalanobis matrix learnt on the support by {optimiser} of {classifier_name(loss)}"
+    return _evaluate(task, tally, MATRICES_AT_ONCE, features_after, adapted)
 
 
-def _task(
-    examples: Tensor | FeatureSet, labels: Tensor | None, settings: Mapping[str, Any]
-) -> Task:
-    """Return the evaluation, whose data are images or features."""
-    task = Task.of(examples, labels, settings)
-    if task.spec.n_shot < 2:
+def _begin(task: Task, spec: EvaluationSpec, inductive: bool | None) -> Tally:
+    """Return a tally for an evaluation that adapts to the support sets."""
+    if spec.n_shot < 2:
         raise InputError(
-            "n_shot must be at least 2 to adapt (got 1): a support set with one image per class has no two images "
-            "of the same class, so there is no positive pair to learn from."
+            f"n_shot must be at least 2 to adapt (got {spec.n_shot}): a support set with one image "
+            "per class has no two images of the same class, so there is no positive pair to learn "
+            "from."
         )
-    return task
+    tally = Tally.begin(task, spec, inductive=inductive)
+    # What adapts the features may look at all queries as well, and so may the classifier.
+    return replace(tally, inductive=inductive is not False)
 
 
 def _evaluate(
-    task: Task, at_once: int, features_after: Callable[[Tensor], Tensor], adapted: str
+    task: Task,
+    tally: Tally,
+    at_once: int,
+    features_after: Callable[[Tensor], Tensor],
+    adapted: str,
 ) -> Accuracy:
-    """Return the accuracy; `features_after` adapts to episodes, (episode, image), support first, then query."""
-    shape, tally, batches = task.spec.shape, Tally.begin(task, task.spec), []
-    starts = range(0, len(task.source), at_once)
-    for start in with_progress(
-        starts, f"adapting to {len(task.source):,} episodes", show=task.progress
-    ):
+    """Answer all episodes and return the accuracy.
+
+    `features_after` adapts to episodes, (episode, image), support first, then query, and returns
+    their features (episode, image, dim).
+    """
+    shape = tally.spec.shape
+    batches = []
+    starts = range(0, len(task.episodes), at_once)
+    description = f"adapting to {len(task.episodes):,} episodes"
+    for start in with_progress(starts, description, show=task.progress):
         drawn = task.draw(start, start + at_once)
         batches.append(drawn)
-        support, query = (
-            drawn[:, :, shape.n_query : shape.images_per_class],
-            drawn[:, :, : shape.n_query],
-        )
-        features = features_after(torch.cat([support.flatten(1), query.flatten(1)], dim=1))
-        by_way = features[:, : shape.n_support].unflatten(1, (shape.n_way, shape.n_shot))
-        tally.n_correct[start : start + at_once] = tally.count(
-            by_way, features[:, shape.n_support :]
-        )
+        query = drawn[:, :, : shape.n_query].flatten(1)
+        support = drawn[:, :, shape.n_query :].flatten(1)
+        features = features_after(torch.cat([support, query], dim=1))
+        support_features = features[:, : shape.n_support]
+        by_way = support_features.unflatten(1, (shape.n_way, shape.n_shot))
+        n_correct = tally.count(by_way, features[:, shape.n_support :])
+        tally.n_correct[start : start + at_once] = n_correct
     return task.accuracy(tally, digest_of(batches, shape.n_query), adapted)

@@ -270,11 +270,9 @@ def _ridge_scores(similarities: Tensor, offsets: Tensor) -> Tensor:
     return scores - scores.mean(-1, keepdim=True) + 1 / scores.shape[-1]
 
 
-CENTROID, SOFT, KNN = (
-    Classifier("centroid", _centroid_scores, prototypes=True),
-    Classifier("soft", _soft_scores),
-    knn(),
-)
+CENTROID = Classifier("centroid", _centroid_scores, prototypes=True)
+SOFT = Classifier("soft", _soft_scores)
+KNN = knn()
 RIDGE = Classifier("ridge", _ridge_scores, fit=_fit_ridge)
 CLASSIFIERS: dict[str, Classifier] = {
     "centroid": CENTROID,
@@ -283,6 +281,13 @@ CLASSIFIERS: dict[str, Classifier] = {
     "ridge": RIDGE,
 }
 """The classifiers by name. Add an entry to use it wherever a classifier is named."""
+
+
+def is_built_in(classifier: ClassifierOrName) -> bool:
+    """Return whether a classifier is one of this module, so that its name identifies it."""
+    if isinstance(classifier, str):
+        return CLASSIFIERS.get(classifier) in (CENTROID, SOFT, KNN, RIDGE)
+    return classifier in (CENTROID, SOFT, KNN, RIDGE)
 
 
 def find_classifier(classifier: ClassifierOrName, inductive: bool | None) -> FeatureClassifier:

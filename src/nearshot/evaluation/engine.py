@@ -1,4 +1,4 @@
-"""The episode engine: one pass over the episodes that counts the correct answers of every classifier.
+"""The episode engine: one pass over the episodes counts the answers of every classifier.
 
 Episodes are drawn and answered in batches. On a CPU each thread takes the next batch and does all
 of it, with operations that use that one thread: threads that shared each small operation would wait
@@ -9,11 +9,11 @@ built-in ones have fast paths in float32, which are as exact: an episode in whic
 equally near to within rounding, one in many, is answered again by the definition.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Self
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -29,158 +29,114 @@ from nearshot.evaluation.classifiers import (
     find_classifier,
     first_best,
 )
-from nearshot.evaluation.episodes import (
-    ContentGuard,
-    Episodes,
-    EpisodeSource,
-    EvaluationSettings,
-    EvaluationSpec,
-    check_classes,
-    digest_of,
-)
-from nearshot.evaluation.features import FeatureSet, check_unseen_classes, prepare_features
+from nearshot.evaluation.episodes import Episodes, EpisodeSource, check_classes, digest_of
+from nearshot.evaluation.features import FeatureSet, prepare_features
+from nearshot.evaluation.leaks import ContentGuard
 from nearshot.evaluation.similarity import FAST, episode_similarities
+from nearshot.evaluation.spec import EvaluationSpec
 from nearshot.evaluation.statistics import Accuracy, Protocol
 from nearshot.text import with_progress
 
 # Drawing has a fixed cost, so batches are long; but there should be several for each thread.
-EPISODES_PER_BATCH, LEAST_EPISODES_PER_BATCH, BATCHES_PER_THREAD = 1024, 128, 4
-EPISODES_PER_BATCH_ELSEWHERE = 4096  # to fill a GPU
-GATHERED_BYTES_CPU, GATHERED_BYTES = 2**25, 2**29
+EPISODES_PER_BATCH = 1024
+LEAST_EPISODES_PER_BATCH = 128
+BATCHES_PER_THREAD = 4
+EPISODES_PER_BATCH_GPU = 4096
+GATHERED_BYTES_CPU = 2**25
+GATHERED_BYTES_GPU = 2**29
 EPISODES_FOR_PROGRESS = 50_000
 # Rounding errors of similarities stay under a third of this many units in the last place of 1: see
 # the tests.
 ROUNDING = 16
 
 
-class TaskSettings(EvaluationSettings, total=False):
-    """The keyword arguments that all evaluations share, see `evaluate_features`. A field given beside `spec` wins."""
-
-    centre: Tensor | None
-    split: str | None
-    fingerprint: str | None
-    training_classes: Sequence[str] | None
-    spec: EvaluationSpec
-    episodes: Episodes | None
-    progress: bool | None
-
-
 @dataclass(frozen=True, eq=False)
 class Task:
-    """An evaluation made ready: features, settings and episodes, checked against each other."""
+    """Features (or images) with their metadata, and the episodes that are answered with them."""
 
     data: FeatureSet
-    spec: EvaluationSpec
-    source: EpisodeSource | Episodes
+    episodes: EpisodeSource | Episodes
     progress: bool | None = None
 
-    @classmethod
-    def of(
-        cls, features: Tensor | FeatureSet, labels: Tensor | None, settings: Mapping[str, Any]
-    ) -> Self:
-        """Check the arguments of an evaluation. `settings` are those of `TaskSettings`; they win over a feature set."""
-        rest = dict(settings)
-        about = {
-            name: rest.pop(name, None)
-            for name in ("centre", "split", "fingerprint", "training_classes")
-        }
-        about["labels"] = labels
-        given: dict[str, Any] = {name: value for name, value in about.items() if value is not None}
-        spec: EvaluationSpec = rest.pop("spec", None) or EvaluationSpec()
-        episodes: Episodes | None = rest.pop("episodes", None)
-        progress = rest.pop("progress", None)
-        data = (
-            replace(features, **given)
-            if isinstance(features, FeatureSet)
-            else FeatureSet(features, **given)
-        )
-        expected, shape = (len(data.features),), tuple(data.labels.shape)
-        if shape != expected:
-            raise InputError(
-                f"labels must be one per image: expected shape {expected}, not {shape}."
-            )
-        if episodes is not None and "spec" not in settings:
-            rest.setdefault("n_shot", episodes.shape.n_shot)
-        spec = replace(spec, **rest)
-        spec = replace(
-            spec, centred=data.centre is not None if spec.centred is None else spec.centred
-        )
-        if spec.centred and data.centre is None:
-            raise InputError(
-                "To centre features, give their centre, the mean feature of the training set."
-            )
-        if data.training_classes is not None:
-            if not data.class_names:
-                raise InputError(
-                    "training_classes needs a FeatureSet with class_names, to compare them with."
-                )
-            check_unseen_classes(data.training_classes, data.class_names)
-        if episodes is None:
-            return cls(data, spec, EpisodeSource(data.labels, spec, data.class_names), progress)
-        check_classes(episodes, data.labels)
-        if spec.n_shot > episodes.shape.n_shot:
-            raise InputError(
-                f"n_shot must be at most {episodes.shape.n_shot}, as in episodes (got {spec.n_shot})."
-            )
-        spec = replace(
-            spec, n_way=episodes.shape.n_way, n_query=episodes.n_query, n_episodes=len(episodes)
-        )
-        return cls(data, spec, episodes, progress)
+    def __post_init__(self) -> None:
+        if isinstance(self.episodes, Episodes):
+            check_classes(self.episodes, self.data.labels)
 
     @cached_property
     def _guard(self) -> ContentGuard | None:
         return None if self.data.content is None else ContentGuard(self.data.content)
 
     def draw(self, start: int, stop: int) -> Tensor:
-        """Draw episodes `start` to `stop` − 1, or to the last; queries that are also support images are refused."""
-        drawn = self.source.draw(start, min(stop, len(self.source)))
+        """Draw episodes `start` to `stop` − 1, or to the last; check their content."""
+        drawn = self.episodes.draw(start, min(stop, len(self.episodes)))
         if self._guard is not None:
-            self._guard.check(drawn, self.source.shape.n_query, start)
+            self._guard.check(drawn, self.episodes.shape.n_query, start)
         return drawn
 
     def accuracy(self, tally: "Tally", digest: str, adapted: str | None = None) -> Accuracy:
         """Return the accuracy of a tally with its protocol; `digest` is that of the episodes."""
         protocol = Protocol(
-            **asdict(tally.spec.shape),
-            n_episodes=len(self.source),
-            seed=self.source.seed,
+            n_way=tally.spec.n_way,
+            n_shot=tally.spec.n_shot,
+            n_query=tally.spec.n_query,
+            n_episodes=len(self.episodes),
+            seed=self.episodes.seed,
             episodes=digest,
-            classifier=tally.name,
+            classifier=classifier_name(tally.spec.classifier),
             centred=tally.spec.centred,
             normalised=tally.spec.normalise,
             adapted=adapted,
-            inductive=tally.spec.inductive is not False
-            if adapted
-            else tally.is_defined or bool(tally.spec.inductive),
+            inductive=tally.inductive,
             split=self.data.split,
             fingerprint=self.data.fingerprint,
-            classes_left_out=self.source.n_classes_left_out,
+            classes_left_out=self.episodes.n_skipped_classes,
         )
         return Accuracy.of_counts(tally.n_correct.sum(1), protocol)
 
 
 @dataclass(frozen=True, eq=False)
 class Tally:
-    """The correct answers of one classifier with some settings; `n_correct` is (episode, way), so far."""
+    """The correct answers of one evaluation, as they are counted.
+
+    Attributes:
+        spec: the evaluation, in which `centred` is not None.
+        classify: its classifier.
+        inductive: whether each query is answered on its own.
+        n_correct: (episode, way) the correct answers so far.
+    """
 
     spec: EvaluationSpec
-    name: str
     classify: FeatureClassifier
+    inductive: bool
     n_correct: Tensor
 
     @classmethod
-    def begin(cls, task: Task, spec: EvaluationSpec, name: str | None = None) -> Self:
+    def begin(cls, task: Task, spec: EvaluationSpec, *, inductive: bool | None) -> Self:
         """Return a tally without answers."""
-        n_correct = torch.zeros(
-            len(task.source), spec.n_way, dtype=torch.int32, device=task.data.features.device
-        )
-        classify = find_classifier(spec.classifier, spec.inductive)
-        return cls(spec, name or classifier_name(spec.classifier), classify, n_correct)
+        centre = task.data.centre
+        if spec.centred is None:
+            spec = replace(spec, centred=centre is not None)
+        elif spec.centred and centre is None:
+            raise InputError(
+                "centred needs centre, the mean feature of the training set. Give it, or leave "
+                "centred to None."
+            )
+        classify = find_classifier(spec.classifier, inductive)
+        if isinstance(classify, Classifier):
+            inductive = True  # by definition
+        device = task.data.features.device
+        n_correct = torch.zeros(len(task.episodes), spec.n_way, dtype=torch.int32, device=device)
+        return cls(spec, classify, bool(inductive), n_correct)
 
     @property
     def is_defined(self) -> bool:
         """Whether the classifier is a definition, rather than a function of features."""
         return isinstance(self.classify, Classifier)
+
+    @property
+    def is_fast(self) -> bool:
+        """Whether the classifier has a fast path."""
+        return isinstance(self.classify, Classifier) and self.classify in FAST
 
     def count(self, support: Tensor, query: Tensor) -> Tensor:
         """Return how many of each way's queries are answered correctly, (episode, way).
@@ -189,58 +145,82 @@ class Tally:
         first is the answer. Scores of a definition tie within rounding, other scores if they are
         equal.
         """
-        n_way, n_query = self.spec.n_way, self.spec.n_query
+        n_way = self.spec.n_way
+        n_query = self.spec.n_query
         scores = self.classify(support[:, :, : self.spec.n_shot], query)
         expected = (*query.shape[:2], n_way)
         if scores.shape != expected or scores.isnan().any():
-            came = f"{tuple(scores.shape)}{' with NaN' if scores.isnan().any() else ''}"
+            nan = " with NaN" if scores.isnan().any() else ""
             raise InputError(
-                f"Classifier {self.name!r} must return scores (episode, query, way) {expected} (got {came})."
+                f"Classifier {classifier_name(self.spec.classifier)!r} must return scores "
+                f"(episode, query, way) {expected} (got {tuple(scores.shape)}{nan})."
             )
         answers = first_best(scores) if self.is_defined else scores.max(2).indices
         truth = torch.arange(n_way, device=scores.device).repeat_interleave(n_query)  # (query,)
         return (answers == truth).view(-1, n_way, n_query).sum(2, dtype=torch.int32)
 
 
+@dataclass(frozen=True)
+class Preparation:
+    """What tallies must have in common to be answered with the same prepared features."""
+
+    centred: bool
+    normalise: bool
+    is_defined: bool
+    is_fast: bool
+
+
 def answer(task: Task, tallies: Sequence[Tally]) -> str:
-    """Answer the episodes, count the correct answers in each tally, and return the digest of the episodes."""
-    source, device, n_query = task.source, task.data.features.device, task.source.shape.n_query
-    groups: dict[tuple[bool | None, bool, bool, bool], list[Tally]] = {}
+    """Answer all episodes, count in each tally, and return the digest of the episodes."""
+    shape = task.episodes.shape
+    device = task.data.features.device
+    groups: dict[Preparation, list[Tally]] = {}
     for tally in tallies:
-        is_fast = tally.is_defined and tally.classify in FAST
-        groups.setdefault(
-            (tally.spec.centred, tally.spec.normalise, tally.is_defined, is_fast), []
-        ).append(tally)
-    answerers = [
-        (_Fast if key[-1] else _Direct)(task.data, group, source.shape)
-        for key, group in groups.items()
-    ]
+        preparation = Preparation(
+            centred=bool(tally.spec.centred),
+            normalise=tally.spec.normalise,
+            is_defined=tally.is_defined,
+            is_fast=tally.is_fast,
+        )
+        groups.setdefault(preparation, []).append(tally)
+    answerers: list[_Fast | _Direct] = []
+    for preparation, group in groups.items():
+        if preparation.is_fast:
+            answerers.append(_Fast(task.data, group, shape))
+        else:
+            answerers.append(_Direct(task.data, group, shape))
     # A function of the user's may not be safe to call from many threads, and may need gradients.
     all_defined = all(tally.is_defined for tally in tallies)
-    n_threads = torch.get_num_threads() if device.type == "cpu" and all_defined else 1
     mode = torch.inference_mode if all_defined else torch.no_grad
-    if device.type == "cpu":
-        share = max(len(source) // (BATCHES_PER_THREAD * n_threads), LEAST_EPISODES_PER_BATCH)
-        batch_size = min(share, EPISODES_PER_BATCH)
-    else:
-        batch_size = min(EPISODES_PER_BATCH_ELSEWHERE, _at_once(task.data.features, source.shape))
+    n_threads = torch.get_num_threads() if device.type == "cpu" and all_defined else 1
+    batch_size = _episodes_per_batch(task, n_threads)
 
     def answer_batch(start: int) -> Tensor:
         drawn = task.draw(start, start + batch_size)
+        query = drawn[:, :, : shape.n_query].flatten(1)
+        support = drawn[:, :, shape.n_query :].flatten(1)
         with mode(), torch.autocast(device.type, enabled=False):
-            # (episode, image): queries of all ways, then support of all ways
-            rows = torch.cat(
-                [drawn[:, :, :n_query].flatten(1), drawn[:, :, n_query:].flatten(1)], dim=1
-            ).to(device)
-            for one in answerers:
-                one.answer(rows, start)
+            rows = torch.cat([query, support], dim=1).to(device)  # (episode, image)
+            for answerer in answerers:
+                answerer.answer(rows, start)
         return drawn
 
-    starts = range(0, len(source), batch_size)
-    show = False if task.progress is None and len(source) < EPISODES_FOR_PROGRESS else task.progress
-    bar = with_progress(starts, f"{len(source):,} episodes", show=show)
+    starts = range(0, len(task.episodes), batch_size)
+    show = task.progress
+    if show is None and len(task.episodes) < EPISODES_FOR_PROGRESS:
+        show = False
+    bar = with_progress(starts, f"{len(task.episodes):,} episodes", show=show)
     batches = in_threads(answer_batch, starts, n_threads)
-    return digest_of((drawn for _, drawn in zip(bar, batches, strict=True)), n_query)
+    return digest_of((drawn for _, drawn in zip(bar, batches, strict=True)), shape.n_query)
+
+
+def _episodes_per_batch(task: Task, n_threads: int) -> int:
+    """Return how many episodes to draw and answer at once."""
+    if task.data.features.device.type == "cpu":
+        share = len(task.episodes) // (BATCHES_PER_THREAD * n_threads)
+        return min(max(share, LEAST_EPISODES_PER_BATCH), EPISODES_PER_BATCH)
+    room = _episodes_in_memory(task.data.features, task.episodes.shape)
+    return min(EPISODES_PER_BATCH_GPU, room)
 
 
 def in_threads(
@@ -258,48 +238,55 @@ def in_threads(
         ) as pool:
             yield from pool.map(work, starts)
     finally:
-        torch.set_num_threads(
-            before
-        )  # new threads, and the matrix library, take over a thread's setting
+        # New threads, and the matrix library, take over a thread's setting.
+        torch.set_num_threads(before)
 
 
 class _Direct:
     """Answers by calling classifiers with the features of the support and query images."""
 
     def __init__(self, data: FeatureSet, tallies: Sequence[Tally], shape: EpisodeShape) -> None:
-        self.tallies, self.shape = tallies, shape
-        self.prepared = (_prepared_exactly if tallies[0].is_defined else prepared)(
-            data, tallies[0].spec
-        )
-        self.at_once = _at_once(self.prepared, shape)
+        self.tallies = tallies
+        self.shape = shape
+        first = tallies[0]  # all have the same preparation
+        if first.is_defined:
+            data = replace(data, features=data.features.double())
+        self.features = prepared(data, first.spec)
+        self.at_once = _episodes_in_memory(self.features, shape)
 
     def answer(self, rows: Tensor, start: int) -> None:
-        """Count the correct answers of a batch; `rows` (episode, image), the first is episode `start`."""
+        """Count the correct answers of a batch.
+
+        `rows` (episode, image) has the queries of all ways first; the first episode is `start`.
+        """
         for offset in range(0, len(rows), self.at_once):
-            some = rows[offset : offset + self.at_once]
-            features = self.prepared[some]
+            part = rows[offset : offset + self.at_once]
+            features = self.features[part]
             for tally in self.tallies:
-                own = (
-                    features if tally.is_defined else features.clone()
-                )  # a user's function may change them
-                where = slice(start + offset, start + offset + len(some))
-                tally.n_correct[where] = tally.count(*_support_and_query(own, self.shape))
+                # A user's function may change its arguments.
+                own = features if tally.is_defined else features.clone()
+                support, query = _support_and_query(own, self.shape)
+                first = start + offset
+                tally.n_correct[first : first + len(part)] = tally.count(support, query)
 
 
 class _Fast:
     """Answers for the built-in classifiers, which share the similarities."""
 
     def __init__(self, data: FeatureSet, tallies: Sequence[Tally], shape: EpisodeShape) -> None:
-        self.data, self.tallies, self.shape, self.spec = data, tallies, shape, tallies[0].spec
+        self.data = data
+        self.tallies = tallies
+        self.shape = shape
+        self.spec = tallies[0].spec  # all have the same preparation
         self.features = prepared(data, self.spec)
         # Float32 has its digits around zero. Moving features there changes no distance.
-        mean, some = self.features.mean(0), self.features[:: max(1, len(self.features) // 256)]
-        if mean.square().sum() > 0.1 * some.square().sum(1).mean():
+        mean = self.features.mean(0)
+        sample = self.features[:: max(1, len(self.features) // 256)]
+        if mean.square().sum() > 0.1 * sample.square().sum(1).mean():
             self.features = self.features - mean
         self.squares = torch.linalg.vector_norm(self.features, dim=1).square()
-        self.shots_of_means = sorted(
-            {tally.spec.n_shot for tally in tallies if tally.classify == CENTROID}
-        )
+        shots_of_means = {tally.spec.n_shot for tally in tallies if tally.classify == CENTROID}
+        self.shots_of_means = sorted(shots_of_means)
         self.needs_images = any(tally.classify != CENTROID for tally in tallies)
         # Products round in units of the features' squared length, and normalised features in those
         # of 1. No squared distance is above 4 times that, and the definitions take what differs by
@@ -309,6 +296,7 @@ class _Fast:
         self.tolerance = max(ROUNDING * torch.finfo(self.features.dtype).eps, 4 * TIE) * size
 
     def answer(self, rows: Tensor, start: int) -> None:
+        """Count the correct answers of a batch, as `_Direct.answer` does."""
         similarities = episode_similarities(
             self.features,
             self.squares,
@@ -317,30 +305,28 @@ class _Fast:
             self.shots_of_means,
             images=self.needs_images,
         )
-        unsure = {}
+        unsure_episodes = []  # for each tally
         for tally in self.tallies:
             scores, gap = FAST[tally.classify](similarities, tally.spec.n_shot)  # type: ignore[index]
-            tally.n_correct[start : start + len(rows)], unsure[tally] = count_correct(
-                scores, gap, self.tolerance
-            )
-        at_once = _at_once(self.features, self.shape)
-        for tally, is_unsure in unsure.items():
-            episodes = is_unsure.nonzero()[
-                :, 0
-            ]  # the one moment in a batch when a GPU is waited for
-            for part in range(0, len(episodes), at_once):
-                some = episodes[part : part + at_once]
-                features = _prepared_exactly(self.data, self.spec, rows[some])
-                tally.n_correct[start + some] = tally.count(
-                    *_support_and_query(features, self.shape)
-                )
+            n_correct, is_unsure = count_correct(scores, gap, self.tolerance)
+            tally.n_correct[start : start + len(rows)] = n_correct
+            unsure_episodes.append(is_unsure)
+        # From here on a GPU is waited for, once in a batch.
+        at_once = _episodes_in_memory(self.features, self.shape)
+        for tally, is_unsure in zip(self.tallies, unsure_episodes, strict=True):
+            episodes = is_unsure.nonzero()[:, 0]
+            for offset in range(0, len(episodes), at_once):
+                part = episodes[offset : offset + at_once]
+                features = _prepared_exactly(self.data, self.spec, rows[part])
+                support, query = _support_and_query(features, self.shape)
+                tally.n_correct[start + part] = tally.count(support, query)
 
 
 def count_correct(scores: Tensor, gap: Tensor | None, tolerance: Tensor) -> tuple[Tensor, Tensor]:
-    """Return how many of each way's queries are answered correctly, (episode, way), and which episodes are unsure.
+    """Return how many of each way's queries are answered correctly, and which episodes are unsure.
 
-    `scores` (episode, way, query) and `gap` are those of a fast path. An episode is unsure,
-    (episode,), if an answer depends on less than the tolerance.
+    The first is (episode, way), the second (episode,). `scores` (episode, way, query) and `gap` are
+    those of a fast path. An episode is unsure if an answer depends on less than the tolerance.
     """
     n_way = scores.shape[1]
     by_truth = scores.unflatten(2, (n_way, -1))  # (episode, way, true way, query)
@@ -357,27 +343,25 @@ def count_correct(scores: Tensor, gap: Tensor | None, tolerance: Tensor) -> tupl
 def prepared(data: FeatureSet, spec: EvaluationSpec) -> Tensor:
     """Return all features centred and normalised."""
     centre = data.centre if spec.centred else None
-    return prepare_features(
-        data.features.detach(), centre=centre, normalise=spec.normalise
-    ).contiguous()
+    features = prepare_features(data.features.detach(), centre=centre, normalise=spec.normalise)
+    return features.contiguous()
 
 
-def _prepared_exactly(data: FeatureSet, spec: EvaluationSpec, rows: Tensor | None = None) -> Tensor:
-    """Return features prepared in float64: all, or those of `rows` (episode, image) as (episode, image, dim)."""
-    given = data.features if rows is None else data.features[rows.flatten()]
-    found = prepared(replace(data, features=given.double()), spec)
-    return found if rows is None else found.view(*rows.shape, -1)
+def _prepared_exactly(data: FeatureSet, spec: EvaluationSpec, rows: Tensor) -> Tensor:
+    """Return the features of `rows` (episode, image) prepared in float64, (episode, image, dim)."""
+    features = data.features[rows.flatten()].double()
+    return prepared(replace(data, features=features), spec).view(*rows.shape, -1)
 
 
 def _support_and_query(features: Tensor, shape: EpisodeShape) -> tuple[Tensor, Tensor]:
-    """Take apart (episode, image, dim), the queries of all ways first."""
+    """Split (episode, image, dim) into support by way and queries; those of all ways come first."""
     n_queries = shape.n_way * shape.n_query
-    return features[:, n_queries:].unflatten(1, (shape.n_way, shape.n_shot)), features[
-        :, :n_queries
-    ]
+    support = features[:, n_queries:].unflatten(1, (shape.n_way, shape.n_shot))
+    return support, features[:, :n_queries]
 
 
-def _at_once(features: Tensor, shape: EpisodeShape) -> int:
+def _episodes_in_memory(features: Tensor, shape: EpisodeShape) -> int:
     """Return how many episodes' features to gather at once."""
-    room = GATHERED_BYTES_CPU if features.device.type == "cpu" else GATHERED_BYTES
-    return max(1, room // (shape.batch_size * features.shape[1] * features.element_size()))
+    room = GATHERED_BYTES_CPU if features.device.type == "cpu" else GATHERED_BYTES_GPU
+    bytes_per_episode = shape.batch_size * features.shape[1] * features.element_size()
+    return max(1, room // bytes_per_episode)

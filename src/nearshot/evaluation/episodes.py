@@ -1,4 +1,4 @@
-"""The settings and the episodes of an evaluation: the same for a seed on any machine.
+"""The episodes of an evaluation: the same for a seed on any machine.
 
 How an episode is drawn is part of the definition of a result, so it is defined here and depends on
 no library's generator. For a seed, the random number of a counter c is SplitMix64's finaliser of
@@ -15,85 +15,21 @@ the same queries, and the support images of fewer shots are the first of those o
 import hashlib
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import ClassVar, Literal, TypedDict, Unpack
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from nearshot.checks import convert_numpy_fields, is_integer
 from nearshot.episode_shape import EpisodeShape, ImagesByClass
-from nearshot.errors import FileFormatError, InputError, LeakError
-from nearshot.evaluation.classifiers import ClassifierOrName
+from nearshot.errors import FileFormatError, InputError
+from nearshot.evaluation.spec import EvaluationSpec
 from nearshot.io import read_tensors, write_tensors
 
 FORMAT, VERSION = "nearshot-episodes", "1"
-SmallClasses = Literal["raise", "leave out"] | int
 
 
-@dataclass(frozen=True)
-class EvaluationSpec:
-    """An evaluation: which episodes are drawn, and how they are answered. The defaults are the paper's (Section 3.1).
-
-    Attributes:
-        n_way, n_shot, n_query: classes per episode, and support and query images per class.
-        n_episodes, seed: the number of the episodes, and their seed.
-        classifier: a name in `CLASSIFIERS`, a `Classifier`, or a function of support and query
-            features.
-        centred: whether to subtract the training set's mean feature; by default, if it is known.
-        normalise: whether to divide each feature by its length.
-        small_classes: "raise" refuses classes with too few images; "leave out" skips them; a number
-            skips those with fewer images than that.
-        inductive: for a function of features, whether it looks at each query alone; the result says
-            so.
-    """
-
-    n_way: int = 5
-    n_shot: int = 5
-    n_query: int = 15
-    n_episodes: int = 10_000
-    seed: int = 0
-    classifier: ClassifierOrName = "centroid"
-    centred: bool | None = None
-    normalise: bool = True
-    small_classes: SmallClasses = "raise"
-    inductive: bool | None = None
-
-    def __post_init__(self) -> None:
-        convert_numpy_fields(self)
-        _ = self.shape  # checks the numbers
-        if not is_integer(self.n_episodes) or not 1 <= self.n_episodes < 2**31:
-            raise InputError(
-                f"n_episodes must be a whole number from 1 to 2³¹ − 1 (got {self.n_episodes!r})."
-            )
-        if not is_integer(self.seed) or not 0 <= self.seed < 2**64:
-            raise InputError(f"seed must be a whole number from 0 to 2⁶⁴ − 1 (got {self.seed!r}).")
-
-    @property
-    def shape(self) -> EpisodeShape:
-        """Ways, shots and queries."""
-        return EpisodeShape(self.n_way, self.n_shot, self.n_query)
-
-
-class EvaluationSettings(TypedDict, total=False):
-    """The fields of `EvaluationSpec`, as keyword arguments."""
-
-    n_way: int
-    n_shot: int
-    n_query: int
-    n_episodes: int
-    seed: int
-    classifier: ClassifierOrName
-    centred: bool
-    normalise: bool
-    small_classes: SmallClasses
-    inductive: bool | None
-
-
-@dataclass(frozen=True, eq=False)
 class Episodes:
     """Episodes as indices of images. An image that occurs twice in an episode is refused.
 
@@ -103,33 +39,29 @@ class Episodes:
         seed: the seed of the episodes, if they were drawn.
     """
 
-    images: Tensor
-    n_query: int
-    seed: int | None = None
-    n_classes_left_out: ClassVar[int] = 0  # unknown here
+    n_skipped_classes = 0  # those that drew the episodes may have skipped some: it is not known
 
-    def __post_init__(self) -> None:
-        images = self.images
-        if (
-            images.ndim != 3
-            or images.is_floating_point()
-            or len(images) == 0
-            or int(images.min()) < 0
-        ):
+    def __init__(self, images: Tensor, n_query: int, seed: int | None = None) -> None:
+        is_index = images.ndim == 3 and not images.is_floating_point()
+        if not is_index or len(images) == 0 or int(images.min()) < 0:
             came = f"{images.dtype} {tuple(images.shape)}"
             raise InputError(
-                f"images must be indices from 0 on, of shape (episode, way, query + shot) (got {came})."
+                "images must be indices from 0 on, of shape (episode, way, query + shot) "
+                f"(got {came})."
             )
-        object.__setattr__(
-            self, "images", images.to(torch.int64, copy=True)
-        )  # the caller may change theirs
-        _ = self.shape  # checks the numbers
-        in_order = images.flatten(1).sort(1).values
+        self.images = images.to(torch.int64, copy=True)  # the caller may change theirs
+        self.n_query = n_query
+        self.seed = seed
+        n_way = self.images.shape[1]
+        n_shot = self.images.shape[2] - n_query
+        self.shape = EpisodeShape(n_way, n_shot, n_query)
+        in_order = self.images.flatten(1).sort(1).values
         repeated = (in_order[:, 1:] == in_order[:, :-1]).nonzero()
         if len(repeated):
-            episode, place = repeated[0].tolist()
+            episode, position = repeated[0].tolist()
             raise InputError(
-                f"Episode {episode} has image {int(in_order[episode, place])} twice; support and query must differ."
+                f"Episode {episode} has image {int(in_order[episode, position])} twice; "
+                "support and query must differ."
             )
 
     @property
@@ -141,11 +73,6 @@ class Episodes:
     def query(self) -> Tensor:
         """The query images, (episode, way, query)."""
         return self.images[:, :, : self.n_query]
-
-    @property
-    def shape(self) -> EpisodeShape:
-        """Ways, shots and queries."""
-        return EpisodeShape(self.images.shape[1], self.images.shape[2] - self.n_query, self.n_query)
 
     @property
     def digest(self) -> str:
@@ -175,63 +102,21 @@ def digest_of(batches: Iterable[Tensor], n_query: int) -> str:
     return content.hexdigest()
 
 
-class ContentGuard:
-    """Refuses episodes in which a query is the same image as a support image, which would give the answer away.
-
-    `content` (image,) has a number for each image, equal for images that are the same pixel by
-    pixel.
-    """
-
-    def __init__(self, content: Tensor) -> None:
-        _, self._group, size = content.cpu().unique(return_inverse=True, return_counts=True)
-        self._is_repeated = size[self._group] > 1  # (image,)
-
-    def check(self, drawn: Tensor, n_query: int, first_episode: int = 0) -> None:
-        """Check episodes (episode, way, query + shot), of which the first has the number `first_episode`."""
-        drawn = drawn.cpu()
-        suspects = (self._is_repeated[drawn].flatten(1).sum(1) > 1).nonzero()[
-            :, 0
-        ]  # with two repeated images or more
-        query, support = (
-            drawn[suspects, :, :n_query].flatten(1),
-            drawn[suspects, :, n_query:].flatten(1),
-        )
-        clashes = (self._group[support][:, :, None] == self._group[query][:, None]).nonzero()
-        if len(clashes):
-            episode, shot, question = clashes[0].tolist()
-            n_episodes, last = len(clashes[:, 0].unique()), first_episode + len(drawn) - 1
-            pair = f"images {int(support[episode, shot])} and {int(query[episode, question])}"
-            raise LeakError(
-                f"In {n_episodes} of the episodes {first_episode} to {last} a query is the same as a support image:"
-                f" in episode {first_episode + int(suspects[episode])}, {pair}. Remove one of each such pair."
-            )
-
-
-def check_distinct_content(episodes: Episodes, content: Tensor) -> None:
-    """Refuse episodes in which a query is the same image as a support image, by a store's `content` (image,)."""
-    ContentGuard(content).check(episodes.images, episodes.n_query)
-
-
 class EpisodeSource:
     """Episodes of `labels` (image,) that are drawn when they are needed, the same ones each time."""
 
     def __init__(
         self, labels: Tensor, spec: EvaluationSpec, class_names: Sequence[str] | None = None
     ) -> None:
-        shape = spec.shape
-        by_class = ImagesByClass(labels, class_names)
-        n_classes = len(by_class.classes)
-        if spec.small_classes != "raise":
-            least = (
-                shape.images_per_class
-                if spec.small_classes == "leave out"
-                else int(spec.small_classes)
-            )
-            by_class = by_class.without_small_classes(least)
-        by_class.check(shape, "small_classes")
-        self.shape, self.seed, self._n_episodes = shape, spec.seed, spec.n_episodes
-        self.n_classes_left_out = n_classes - len(by_class.classes)
-        self._sizes, self._starts = by_class.sizes.numpy(), by_class.starts.numpy()
+        all_classes = ImagesByClass(labels, class_names)
+        by_class = all_classes.without_small_classes(spec.least_images)
+        by_class.check(spec.shape)
+        self.shape = spec.shape
+        self.seed = spec.seed
+        self.n_skipped_classes = len(all_classes.classes) - len(by_class.classes)
+        self._n_episodes = spec.n_episodes
+        self._sizes = by_class.sizes.numpy()
+        self._starts = by_class.starts.numpy()
         self._images = by_class.images.numpy()
 
     def __len__(self) -> int:
@@ -259,26 +144,44 @@ class EpisodeSource:
 
 def sample_episodes(
     labels: Tensor,
-    spec: EvaluationSpec | None = None,
     *,
+    n_way: int = 5,
+    n_shot: int = 5,
+    n_query: int = 15,
+    n_episodes: int = 10_000,
+    seed: int = 0,
+    least_images: int = 1,
     class_names: Sequence[str] | None = None,
-    **settings: Unpack[EvaluationSettings],
 ) -> Episodes:
     """Draw the episodes of an evaluation (Section 3.1), all at once, as indices of images.
 
-    The same labels and seed give the same episodes on any machine. Settings are given as `spec` or
-    as its fields: n_way=5, n_shot=5, n_query=15, n_episodes=10_000, seed=0, small_classes="raise".
-    `class_names` are for messages.
+    The same labels and seed give the same episodes on any machine.
+
+    Args:
+        labels: (image,) whole numbers.
+        n_way: the classes of an episode.
+        n_shot: the support images of each class.
+        n_query: the query images of each class.
+        n_episodes: the number of episodes.
+        seed: their seed.
+        least_images: classes with fewer images are skipped.
+        class_names: the names of the labels 0, 1, …, for messages.
 
     >>> labels = torch.arange(10).repeat_interleave(30)
     >>> episodes = sample_episodes(labels, n_shot=1, n_episodes=100)
     >>> episodes.support.shape, episodes.query.shape
     (torch.Size([100, 5, 1]), torch.Size([100, 5, 15]))
     """
-    spec = replace(spec or EvaluationSpec(), **settings)
-    return Episodes(
-        EpisodeSource(labels, spec, class_names).draw(0, spec.n_episodes), spec.n_query, spec.seed
+    spec = EvaluationSpec(
+        n_way=n_way,
+        n_shot=n_shot,
+        n_query=n_query,
+        n_episodes=n_episodes,
+        seed=seed,
+        least_images=least_images,
     )
+    source = EpisodeSource(labels, spec, class_names)
+    return Episodes(source.draw(0, n_episodes), n_query, seed)
 
 
 def write_episodes(episodes: Episodes, path: str | Path, *, fingerprint: str) -> None:

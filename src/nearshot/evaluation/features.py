@@ -1,19 +1,18 @@
-"""Features: embedding, feature files, centring and normalising; and guards against leaks from training."""
+"""Features: embedding, feature files, centring and normalising."""
 
-import functools
 import json
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from nearshot.distances import full_precision
-from nearshot.errors import FileFormatError, InputError, LeakError
+from nearshot.errors import FileFormatError, InputError
+from nearshot.evaluation.leaks import check_evaluation_mode, check_unseen_classes
 from nearshot.io import read_tensors, write_tensors
-from nearshot.text import counted, format_list
 
 FORMAT, VERSION = "nearshot-features", "1"
 NAMES = ("features", "labels", "centre", "content")
@@ -46,6 +45,46 @@ class FeatureSet:
     training_classes: Sequence[str] | None = None
 
 
+def as_feature_set(
+    features: Tensor | FeatureSet,
+    labels: Tensor | None,
+    *,
+    centre: Tensor | None = None,
+    split: str | None = None,
+    fingerprint: str | None = None,
+    training_classes: Sequence[str] | None = None,
+) -> FeatureSet:
+    """Return features with their metadata, checked; arguments win over what a set has."""
+    if isinstance(features, FeatureSet):
+        data = features
+        if labels is not None:
+            data = replace(data, labels=labels)
+    elif labels is None:
+        raise InputError("labels must be given, one per image, unless features is a FeatureSet.")
+    else:
+        data = FeatureSet(features, labels)
+    if centre is not None:
+        data = replace(data, centre=centre)
+    if split is not None:
+        data = replace(data, split=split)
+    if fingerprint is not None:
+        data = replace(data, fingerprint=fingerprint)
+    if training_classes is not None:
+        data = replace(data, training_classes=training_classes)
+    expected = (len(data.features),)
+    if tuple(data.labels.shape) != expected:
+        raise InputError(
+            f"labels must have shape {expected}, one per image (got {tuple(data.labels.shape)})."
+        )
+    if data.training_classes is not None:
+        if not data.class_names:
+            raise InputError(
+                "training_classes needs a FeatureSet with class_names, to compare them with."
+            )
+        check_unseen_classes(data.training_classes, data.class_names)
+    return data
+
+
 def embed(
     network: Callable[[Tensor], Tensor],
     images: Tensor | Iterable[Tensor],
@@ -71,40 +110,6 @@ def embed(
             embedded = network(batch if device is None else batch.to(device))
             features.append(embedded.to(batch.device))
     return torch.cat(features)  # outside inference mode, so an ordinary tensor again
-
-
-def check_evaluation_mode(network: Callable[..., object]) -> None:
-    """Refuse a network whose embeddings depend on the rest of the batch, as in training mode."""
-    while isinstance(network, functools.partial):
-        network = network.func
-    owner = getattr(network, "__self__", network)  # of a bound method, such as backbone.multi_layer
-    if not isinstance(owner, nn.Module):
-        return
-    for name, module in owner.named_modules():
-        if module.training:
-            raise LeakError(
-                "The network is in training mode: its batch norm would let the images of a batch see each other. "
-                "Call network.eval() first."
-            )
-        if isinstance(module, nn.modules.batchnorm._BatchNorm) and module.running_mean is None:
-            raise LeakError(
-                f"The network's batch norm {name!r} keeps no running statistics, so images of a batch see each other."
-            )
-
-
-def check_unseen_classes(training_classes: Iterable[str], evaluated_classes: Iterable[str]) -> None:
-    """Refuse to evaluate on classes that were trained on; few-shot accuracy is about new ones (Section 2.1).
-
-    >>> check_unseen_classes(["otter", "seal"], ["seal", "whale"])
-    Traceback (most recent call last):
-    nearshot.errors.LeakError: 1 evaluated class was trained on: 'seal'. ...
-    """
-    seen = sorted(set(training_classes) & set(evaluated_classes))
-    if seen:
-        n_seen = counted(len(seen), "evaluated class was", "evaluated classes were")
-        raise LeakError(
-            f"{n_seen} trained on: {format_list(seen)}. Few-shot accuracy needs unseen classes."
-        )
 
 
 def power_transform(features: Tensor, power: float) -> Tensor:

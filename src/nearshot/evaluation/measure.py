@@ -1,40 +1,41 @@
 """Accuracy over episodes: of features, by class, and of what other code predicted."""
 
-import itertools
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from typing import Any, NamedTuple, Self, Unpack
+from dataclasses import dataclass
+from typing import Any, Self
 
 import torch
 from torch import Tensor
 
-from nearshot.checks import to_python
 from nearshot.errors import InputError
-from nearshot.evaluation.classifiers import ClassifierOrName, classifier_name
-from nearshot.evaluation.engine import Tally, Task, TaskSettings, answer
-from nearshot.evaluation.episodes import Episodes
-from nearshot.evaluation.features import FeatureSet
+from nearshot.evaluation.classifiers import ClassifierOrName
+from nearshot.evaluation.engine import Tally, Task, answer
+from nearshot.evaluation.episodes import Episodes, EpisodeSource
+from nearshot.evaluation.features import FeatureSet, as_feature_set
+from nearshot.evaluation.spec import EvaluationSpec
 from nearshot.evaluation.statistics import Accuracy, Protocol, interval, with_interval
 
 
-class Treatment(NamedTuple):
-    """What is done to features before they are classified: centring and normalising, each or not."""
-
-    centred: bool
-    normalised: bool
-
-
-class Measured(NamedTuple):
-    """The key of one accuracy of `evaluate_many`."""
-
-    n_shot: int
-    classifier: str
-    treatment: Treatment
-
-
 def evaluate_features(
-    features: Tensor | FeatureSet, labels: Tensor | None = None, **settings: Unpack[TaskSettings]
+    features: Tensor | FeatureSet,
+    labels: Tensor | None = None,
+    *,
+    n_way: int = 5,
+    n_shot: int = 5,
+    n_query: int = 15,
+    n_episodes: int = 10_000,
+    seed: int = 0,
+    classifier: ClassifierOrName = "centroid",
+    centre: Tensor | None = None,
+    centred: bool | None = None,
+    normalise: bool = True,
+    least_images: int = 1,
+    training_classes: Sequence[str] | None = None,
+    inductive: bool | None = None,
+    split: str | None = None,
+    fingerprint: str | None = None,
+    progress: bool | None = None,
 ) -> Accuracy:
     """Return the accuracy of a classifier on features, over episodes (Section 3.1).
 
@@ -42,80 +43,155 @@ def evaluate_features(
         features: (image, dim) in any floating type, on any device; or a `FeatureSet`, which has its
             own labels, centre, split, fingerprint and content.
         labels: (image,) whole numbers.
-        settings: the fields of `EvaluationSpec` (n_way, n_shot, n_query, n_episodes, seed,
-            classifier, normalise, small_classes, inductive) or `spec`, which has them all; and
-
-            - centre: (dim,) the mean feature of the training set, which is subtracted;
-            - episodes: the episodes to use instead of drawing them;
-            - training_classes: the names of the classes that were trained on; evaluating one of
-              them is refused. Needs a `FeatureSet` with class names;
-            - split, fingerprint: of the dataset, for the result's protocol;
-            - progress: whether to show a bar; by default on a terminal, for very many episodes.
+        n_way: the classes of an episode.
+        n_shot: the support images of each class.
+        n_query: the query images of each class.
+        n_episodes: the number of episodes.
+        seed: the seed of the episodes.
+        classifier: a name in `CLASSIFIERS`, a `Classifier`, or a function of support and query
+            features.
+        centre: (dim,) the mean feature of the training set.
+        centred: whether to subtract the centre; by default, if it is known.
+        normalise: whether to divide each feature by its length.
+        least_images: classes with fewer images are skipped.
+        training_classes: the names of the classes that were trained on; evaluating one of them is
+            refused. Needs a `FeatureSet` with class names.
+        inductive: for a function as classifier, whether it looks at each query alone.
+        split: the name of the split, for the result's protocol.
+        fingerprint: the fingerprint of the dataset split, for the result's protocol.
+        progress: whether to show a bar; by default on a terminal, for very many episodes.
 
     >>> generator = torch.Generator().manual_seed(0)
     >>> labels = torch.arange(10).repeat_interleave(30)
-    >>> features = torch.randn(10, 16, generator=generator)[labels] + torch.randn(300, 16, generator=generator)
+    >>> features = torch.randn(10, 16, generator=generator)[labels]
+    >>> features = features + torch.randn(300, 16, generator=generator)
     >>> accuracy = evaluate_features(features, labels, n_episodes=1000)
     >>> print(f"{accuracy} %")
     94... ± 0... %
     """
-    task = Task.of(features, labels, settings)
-    tally = Tally.begin(task, task.spec)
-    return task.accuracy(tally, answer(task, [tally]))
+    spec = EvaluationSpec(
+        n_way=n_way,
+        n_shot=n_shot,
+        n_query=n_query,
+        n_episodes=n_episodes,
+        seed=seed,
+        classifier=classifier,
+        centred=centred,
+        normalise=normalise,
+        least_images=least_images,
+    )
+    accuracies = evaluate_many(
+        features,
+        labels,
+        specs=[spec],
+        centre=centre,
+        training_classes=training_classes,
+        inductive=inductive,
+        split=split,
+        fingerprint=fingerprint,
+        progress=progress,
+    )
+    return accuracies[0]
 
 
 def evaluate_many(
     features: Tensor | FeatureSet,
     labels: Tensor | None = None,
     *,
-    n_shots: Sequence[int] = (1, 5),
-    classifiers: Sequence[ClassifierOrName] | Mapping[str, ClassifierOrName] = (
-        "centroid",
-        "soft",
-        "knn",
-    ),
-    treatments: Sequence[Treatment] | None = None,
-    **settings: Unpack[TaskSettings],
-) -> dict[Measured, Accuracy]:
-    """Measure many shots × classifiers × treatments of the features in one pass over the same episodes.
+    specs: Sequence[EvaluationSpec],
+    centre: Tensor | None = None,
+    training_classes: Sequence[str] | None = None,
+    inductive: bool | None = None,
+    split: str | None = None,
+    fingerprint: str | None = None,
+    progress: bool | None = None,
+) -> list[Accuracy]:
+    """Return the accuracies of several evaluations of the same features, in the order of `specs`.
 
-    Each result is that of `evaluate_features`. They are returned by (n_shot, classifier,
-    treatment).
+    Each is that of `evaluate_features` with the fields of the spec, whose fields about images are
+    not read. Evaluations that differ only in shots, classifier, centring and normalising take one
+    pass over the same episodes: the queries are the same for all numbers of shots, and fewer shots
+    are the first of more. All other arguments are those of `evaluate_features`.
 
-    The queries are the same for all numbers of shots, and fewer shots are the first of more.
-    `classifiers` are names or functions, or a mapping of names of your own to them. Features are by
-    default centred, if there is a centre, and normalised. All other arguments are those of
+    >>> labels = torch.arange(5).repeat_interleave(30)
+    >>> features = torch.randn(150, 8, generator=torch.Generator().manual_seed(0))
+    >>> specs = [EvaluationSpec(n_shot=n_shot, n_episodes=200) for n_shot in (1, 5)]
+    >>> one_shot, five_shot = evaluate_many(features, labels, specs=specs)
+    >>> one_shot.protocol.episodes == five_shot.protocol.episodes
+    True
+    """
+    data = as_feature_set(
+        features,
+        labels,
+        centre=centre,
+        split=split,
+        fingerprint=fingerprint,
+        training_classes=training_classes,
+    )
+    same_queries: dict[tuple[int, ...], list[int]] = {}
+    for position, spec in enumerate(specs):
+        same_queries.setdefault(spec.queries, []).append(position)
+    accuracies: dict[int, Accuracy] = {}
+    for positions in same_queries.values():
+        together = [specs[position] for position in positions]
+        most_shots = max(together, key=lambda spec: spec.n_shot)
+        source = EpisodeSource(data.labels, most_shots, data.class_names)
+        task = Task(data, source, progress)
+        tallies = [Tally.begin(task, spec, inductive=inductive) for spec in together]
+        digest = answer(task, tallies)
+        for position, tally in zip(positions, tallies, strict=True):
+            accuracies[position] = task.accuracy(tally, digest)
+    return [accuracies[position] for position in range(len(specs))]
+
+
+def evaluate_episodes(
+    features: Tensor | FeatureSet,
+    labels: Tensor | None = None,
+    *,
+    episodes: Episodes,
+    classifier: ClassifierOrName = "centroid",
+    centre: Tensor | None = None,
+    centred: bool | None = None,
+    normalise: bool = True,
+    training_classes: Sequence[str] | None = None,
+    inductive: bool | None = None,
+    split: str | None = None,
+    fingerprint: str | None = None,
+    progress: bool | None = None,
+) -> Accuracy:
+    """Return the accuracy of a classifier on features, over the given episodes.
+
+    `episodes` are those of `sample_episodes` or `read_episodes`. All other arguments are those of
     `evaluate_features`.
     """
-    n_shots = to_python(n_shots)
-    if not isinstance(classifiers, Mapping):
-        classifiers = {classifier_name(classifier): classifier for classifier in classifiers}
-    wants_centre = treatments is not None and any(treatment.centred for treatment in treatments)
-    extra: TaskSettings = {"centred": True} if wants_centre else {}
-    task = Task.of(features, labels, {**settings, **extra, "n_shot": max(n_shots)})
-    treatments = (
-        [Treatment(bool(task.spec.centred), task.spec.normalise)]
-        if treatments is None
-        else treatments
+    data = as_feature_set(
+        features,
+        labels,
+        centre=centre,
+        split=split,
+        fingerprint=fingerprint,
+        training_classes=training_classes,
     )
-    tallies = {}
-    for treatment, n_shot in itertools.product(treatments, n_shots):
-        spec = replace(
-            task.spec, n_shot=n_shot, centred=treatment.centred, normalise=treatment.normalised
-        )
-        for name, classifier in classifiers.items():
-            own = replace(spec, classifier=classifier)
-            tallies[Measured(n_shot, name, treatment)] = Tally.begin(task, own, name)
-    digest = answer(task, list(tallies.values()))
-    return {measured: task.accuracy(tally, digest) for measured, tally in tallies.items()}
+    task = Task(data, episodes, progress)
+    spec = EvaluationSpec(
+        n_way=episodes.shape.n_way,
+        n_shot=episodes.shape.n_shot,
+        n_query=episodes.shape.n_query,
+        n_episodes=len(episodes),
+        classifier=classifier,
+        centred=centred,
+        normalise=normalise,
+    )
+    tally = Tally.begin(task, spec, inductive=inductive)
+    return task.accuracy(tally, answer(task, [tally]))
 
 
 @dataclass(frozen=True)
 class ClassAccuracy:
     """The share of a class's queries that were answered correctly, in per cent.
 
-    The mean and its 95 % interval are over the `n_episodes` episodes that contain the class; NaN
-    for a single one.
+    The mean and its 95 % interval are over the `n_episodes` episodes that contain the class; the
+    interval is NaN for a single one.
     """
 
     mean: float
@@ -127,19 +203,37 @@ class ClassAccuracy:
 
     def as_dict(self) -> dict[str, Any]:
         """Return it as JSON can hold it."""
-        return vars(self) | {"interval95": None if math.isnan(self.interval95) else self.interval95}
+        interval95 = None if math.isnan(self.interval95) else self.interval95
+        return {"mean": self.mean, "interval95": interval95, "n_episodes": self.n_episodes}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
-        """Return the accuracy of which `as_dict` gave the values."""
-        half = values["interval95"]
-        return cls(values["mean"], math.nan if half is None else half, values["n_episodes"])
+        """Inverse of `as_dict`."""
+        interval95 = values["interval95"]
+        if interval95 is None:
+            interval95 = math.nan
+        return cls(values["mean"], interval95, values["n_episodes"])
 
 
 def evaluate_classes(
-    features: Tensor | FeatureSet, labels: Tensor | None = None, **settings: Unpack[TaskSettings]
+    features: Tensor | FeatureSet,
+    labels: Tensor | None = None,
+    *,
+    n_way: int = 5,
+    n_shot: int = 5,
+    n_query: int = 15,
+    n_episodes: int = 10_000,
+    seed: int = 0,
+    classifier: ClassifierOrName = "centroid",
+    centre: Tensor | None = None,
+    centred: bool | None = None,
+    normalise: bool = True,
+    least_images: int = 1,
+    training_classes: Sequence[str] | None = None,
+    inductive: bool | None = None,
+    progress: bool | None = None,
 ) -> dict[str, ClassAccuracy]:
-    """Return the accuracy of each class, by name or label, over the same episodes as `evaluate_features`.
+    """Return the accuracy of each class, by name or label, over the episodes of `evaluate_features`.
 
     The arguments are those of `evaluate_features`. The other classes of an episode are drawn at
     random, so a class is hard if many are similar to it. A class that is in no episode has no
@@ -147,25 +241,36 @@ def evaluate_classes(
 
     >>> labels = torch.arange(4).repeat_interleave(30)
     >>> features = torch.eye(3)[labels.clamp(max=2)]  # the last two classes are alike
-    >>> found = evaluate_classes(features, labels, n_way=3, n_episodes=200)
-    >>> {label: one.mean == 100 for label, one in found.items()}
+    >>> accuracies = evaluate_classes(features, labels, n_way=3, n_episodes=200)
+    >>> {label: accuracy.mean == 100 for label, accuracy in accuracies.items()}
     {'0': True, '1': True, '2': False, '3': False}
     """
-    task = Task.of(features, labels, settings)
-    tally = Tally.begin(task, task.spec)
+    data = as_feature_set(features, labels, centre=centre, training_classes=training_classes)
+    spec = EvaluationSpec(
+        n_way=n_way,
+        n_shot=n_shot,
+        n_query=n_query,
+        n_episodes=n_episodes,
+        seed=seed,
+        classifier=classifier,
+        centred=centred,
+        normalise=normalise,
+        least_images=least_images,
+    )
+    source = EpisodeSource(data.labels, spec, data.class_names)
+    task = Task(data, source, progress)
+    tally = Tally.begin(task, spec, inductive=inductive)
     answer(task, [tally])
-    classes = task.data.labels.cpu()[
-        task.source.draw(0, len(task.source))[:, :, 0]
-    ].flatten()  # (episode · way,)
-    percent = 100 * tally.n_correct.cpu().double().flatten() / task.spec.n_query
-    names = dict(enumerate(task.data.class_names))
-    found = {}
+    first_images = source.draw(0, n_episodes)[:, :, 0]
+    classes = data.labels.cpu()[first_images].flatten()  # (episode · way,)
+    percent = 100 * tally.n_correct.cpu().double().flatten() / n_query
+    names = dict(enumerate(data.class_names))
+    accuracies = {}
     for label in classes.unique().tolist():
-        values = percent[classes == label]
-        found[names.get(label, str(label))] = ClassAccuracy(
-            float(values.mean()), interval(values), len(values)
-        )
-    return found
+        of_class = percent[classes == label]
+        name = names.get(label, str(label))
+        accuracies[name] = ClassAccuracy(float(of_class.mean()), interval(of_class), len(of_class))
+    return accuracies
 
 
 def score_predictions(
@@ -184,19 +289,23 @@ def score_predictions(
     of the file. The rest of the arguments are for the `Protocol` of the result; `classifier` says
     what made the predictions, in a few words.
     """
-    shape, expected = episodes.shape, episodes.query.shape
+    shape = episodes.shape
+    expected = episodes.query.shape
     if predictions.shape != expected:
-        came = tuple(predictions.shape)
         raise InputError(
-            f"predictions must have shape {tuple(expected)}, (episode, way, query), not {came}."
+            f"predictions must have shape {tuple(expected)}, (episode, way, query) "
+            f"(got {tuple(predictions.shape)})."
         )
     if predictions.min() < 0 or predictions.max() >= shape.n_way:
         raise InputError(
-            f"predictions must be ways, numbers from 0 to {shape.n_way - 1}. They are not the labels of the dataset."
+            f"predictions must be ways, numbers from 0 to {shape.n_way - 1}. They are not the "
+            "labels of the dataset."
         )
     truth = torch.arange(shape.n_way, device=predictions.device)[:, None]  # (way, 1)
     protocol = Protocol(
-        **asdict(shape),
+        n_way=shape.n_way,
+        n_shot=shape.n_shot,
+        n_query=shape.n_query,
         n_episodes=len(episodes),
         seed=episodes.seed,
         episodes=episodes.digest,

@@ -3,6 +3,7 @@
 import base64
 import dataclasses
 import math
+import statistics
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -202,6 +203,99 @@ class Comparison:
         )
 
 
+@dataclass(frozen=True)
+class Difference:
+    """The mean difference of two groups of accuracies, in points.
+
+    Attributes:
+        mean: the mean of the first group minus that of the second.
+        half_width: half its 95 % interval; NaN where a group has a single accuracy.
+        n_first: how many accuracies the first group has.
+        n_second: how many the second has.
+        standard_error: the standard error of the mean; NaN where a group has a single accuracy.
+        degrees_of_freedom: those of Student's t; NaN where a group has a single accuracy.
+    """
+
+    mean: float
+    half_width: float
+    n_first: int
+    n_second: int
+    standard_error: float = field(default=math.nan, repr=False)
+    degrees_of_freedom: float = field(default=math.nan, repr=False)
+
+    def __str__(self) -> str:
+        return f"{self.mean:+.2f} ± {self.half_width:.2f}"
+
+    def half_width_for(self, n_comparisons: int) -> float:
+        """Return half the interval that all of `n_comparisons` need to be at 95 % (Bonferroni)."""
+        return self.standard_error * _student(self.degrees_of_freedom, 0.05 / n_comparisons)
+
+
+def welch(firsts: Sequence[float], seconds: Sequence[float]) -> Difference:
+    """Compare the accuracies of two runs, each over its own seeds, by Welch's interval.
+
+    The seeds are not paired: the same seed of another method draws other batches.
+
+    >>> print(welch([62.0, 62.5, 63.0], [60.0, 61.0]))
+    +2.00 ± 2.99
+    """
+    _check_accuracies(firsts)
+    _check_accuracies(seconds)
+    mean = statistics.fmean(firsts) - statistics.fmean(seconds)
+    n_first = len(firsts)
+    n_second = len(seconds)
+    if n_first == 1 or n_second == 1:
+        return Difference(mean, math.nan, n_first, n_second)
+    first_error = statistics.variance(firsts) / n_first  # squared
+    second_error = statistics.variance(seconds) / n_second
+    error = first_error + second_error
+    if error == 0:
+        degrees = float(n_first + n_second - 2)
+    else:
+        parts = first_error**2 / (n_first - 1) + second_error**2 / (n_second - 1)
+        degrees = error**2 / parts
+    standard_error = math.sqrt(error)
+    half_width = standard_error * _student(degrees, 0.05)
+    return Difference(mean, half_width, n_first, n_second, standard_error, degrees)
+
+
+def paired(firsts: Sequence[float], seconds: Sequence[float]) -> Difference:
+    """Compare one run that was measured in two ways, seed by seed, by Student's interval.
+
+    Both sides of a pair have the same weights, so what a seed shares cancels.
+
+    >>> print(paired([62.0, 64.0, 66.0], [61.0, 62.5, 65.0]))
+    +1.17 ± 0.72
+    """
+    _check_accuracies(firsts)
+    _check_accuracies(seconds)
+    n_seeds = len(firsts)
+    if len(seconds) != n_seeds:
+        raise InputError(
+            f"firsts and seconds must have one accuracy per seed (got {n_seeds} and {len(seconds)})."
+        )
+    differences = [first - second for first, second in zip(firsts, seconds, strict=True)]
+    mean = statistics.fmean(differences)
+    if n_seeds == 1:
+        return Difference(mean, math.nan, 1, 1)
+    degrees = float(n_seeds - 1)
+    standard_error = statistics.stdev(differences) / math.sqrt(n_seeds)
+    half_width = standard_error * _student(degrees, 0.05)
+    return Difference(mean, half_width, n_seeds, n_seeds, standard_error, degrees)
+
+
+def _student(degrees_of_freedom: float, error_rate: float) -> float:
+    """Return how many standard errors wide half an interval of Student's t is."""
+    import scipy.stats  # noqa: PLC0415 (takes most of a second)
+
+    return float(scipy.stats.t.isf(error_rate / 2, degrees_of_freedom))
+
+
+def _check_accuracies(accuracies: Sequence[float]) -> None:
+    if len(accuracies) == 0:
+        raise InputError("firsts and seconds must have at least one accuracy each (got none).")
+
+
 def pool_seeds(accuracies: Sequence[Accuracy]) -> PooledAccuracy:
     """Pool the accuracies of models that differ only in their training seed (Section 3.1).
 
@@ -221,11 +315,7 @@ def pool_seeds(accuracies: Sequence[Accuracy]) -> PooledAccuracy:
     independent = together if n_different == n_seeds else together.view(n_seeds, -1).mean(0)
     between = math.nan
     if n_seeds > 1:
-        import scipy.stats  # noqa: PLC0415 (takes most of a second)
-
-        between = (
-            float(scipy.stats.t.ppf(0.975, n_seeds - 1)) * float(means.std()) / math.sqrt(n_seeds)
-        )
+        between = _student(n_seeds - 1, 0.05) * float(means.std()) / math.sqrt(n_seeds)
     intervals = (interval(independent), interval(together), between)
     return PooledAccuracy(
         float(together.mean()), *intervals, tuple(means.tolist()), accuracies[0].protocol

@@ -5,8 +5,6 @@ everything, so that plain, treated and adapted features can be compared.
 """
 
 from collections.abc import Iterable
-from dataclasses import replace
-from typing import Any
 
 from torch import Tensor
 
@@ -16,9 +14,7 @@ from nearshot.evaluation import (
     Accuracy,
     Adam,
     EvaluationSpec,
-    Treatment,
     evaluate_classes,
-    evaluate_features,
     evaluate_fine_tuned,
     evaluate_mahalanobis,
 )
@@ -26,15 +22,17 @@ from nearshot.evaluation.adaptation import BatchNormMode
 from nearshot.losses import nca_loss
 from nearshot.paper.results import Measurement
 from nearshot.paper.sizes import PAPER
-from nearshot.runs.evaluate import Evaluation, Request, evaluate_run, file_name
-from nearshot.runs.network import InPrecision, TrainedNetwork, TrainedRun
+from nearshot.runs import Evaluation, TrainedRun, evaluate_run
+from nearshot.runs.evaluate import CachedEvaluation
+from nearshot.runs.network import InPrecision, TrainedNetwork
 
-# How features are treated before they are classified (Section 3.1), by `Measurement.how`.
+# How features are treated before they are classified (Section 3.1), by `Measurement.how`: centred
+# and normalised, each or not.
 TREATMENTS = {
-    "": Treatment(centred=True, normalised=True),
-    "centred": Treatment(centred=True, normalised=False),
-    "normalised": Treatment(centred=False, normalised=True),
-    "raw": Treatment(centred=False, normalised=False),
+    "": (True, True),
+    "centred": (True, False),
+    "normalised": (False, True),
+    "raw": (False, False),
 }
 VIEWS = {"2 views": 2, "4 views": 4, "10 views": 10}  # of each image, whose embeddings are averaged
 
@@ -68,24 +66,31 @@ def measure(
     If the network or the features are adapted to each episode, there are at most
     `adapted_episodes`. Measurements are kept in the run's folder, and not repeated.
     """
-    n_episodes = run.config.validation_episodes
-    found: dict[Measurement, Evaluation] = {}
+    evaluations: dict[Measurement, Evaluation] = {}
     plain = TREATMENTS.keys() | VIEWS
-    for one in sorted(
-        wanted, key=lambda one: one.how not in plain
-    ):  # what takes longest comes last
-        request = Request(
-            split=one.split,
-            shots=(one.n_shot,),
-            classifiers=(one.classifier,),
-            layers=one.layers,
+    # What takes longest comes last.
+    for measurement in sorted(wanted, key=lambda measurement: measurement.how not in plain):
+        n_episodes = run.config.validation_episodes
+        if measurement.how not in plain:
+            n_episodes = min(n_episodes, adapted_episodes)
+        centred, normalise = TREATMENTS.get(measurement.how, (True, True))
+        spec = EvaluationSpec(
+            split=measurement.split,
+            layers=measurement.layers,
+            n_views=VIEWS.get(measurement.how, 1),
             n_way=run.config.validation_way,
-            n_episodes=n_episodes if one.how in plain else min(n_episodes, adapted_episodes),
-            n_views=VIEWS.get(one.how, 1),
+            n_shot=measurement.n_shot,
+            n_episodes=n_episodes,
+            classifier=measurement.classifier,
+            centred=centred,
+            normalise=normalise,
         )
-        has_features = one.how in ("", *VIEWS)
-        found[one] = evaluate_run(run, request)[0] if has_features else _measured(run, one, request)
-    return found
+        if measurement.how in plain:
+            (evaluation,) = evaluate_run(run, spec)
+        else:
+            evaluation = _adapted(run, measurement, spec)
+        evaluations[measurement] = evaluation
+    return evaluations
 
 
 def measure_classes(run: TrainedRun, splits: Iterable[str]) -> dict[str, dict[str, float]]:
@@ -94,71 +99,82 @@ def measure_classes(run: TrainedRun, splits: Iterable[str]) -> dict[str, dict[st
     The classifier is nearest centroid with the most shots that were validated, on the epoch that
     was best for them.
     """
-    config, n_shot = run.config, max(run.config.validation_shots)
-    spec = EvaluationSpec(config.validation_way, n_shot, n_episodes=config.validation_episodes)
+    n_shot = max(run.config.validation_shots)
     network = run.network(run.best_weights(n_shot, "centroid"))
-    found = {}
+    by_split = {}
     for split in splits:
-        features = network.feature_set(run.store(split), split)
-        accuracies = evaluate_classes(features, spec=spec)
-        found[f"{split} {n_shot}-shot centroid"] = {
-            name: round(one.mean, 2) for name, one in accuracies.items()
+        store = run.store(split)
+        features = network.feature_set(store, EvaluationSpec(split=split))
+        accuracies = evaluate_classes(
+            features,
+            n_way=run.config.validation_way,
+            n_shot=n_shot,
+            n_episodes=run.config.validation_episodes,
+        )
+        by_split[f"{split} {n_shot}-shot centroid"] = {
+            name: round(accuracy.mean, 2) for name, accuracy in accuracies.items()
         }
-    return found
+    return by_split
 
 
-def _measured(run: TrainedRun, one: Measurement, request: Request) -> Evaluation:
-    weights, store = run.best_weights(one.n_shot, one.classifier), run.store(one.split)
-    name = file_name(run, request, weights, store, also=(one.how,))
-    if not (run.run.path / "evaluations" / name).is_file():
-        network = run.network(weights)
-        if (
-            one.how.endswith("support norm")
-            and run.config.projection is not None
-            and network.projection is None
-        ):
-            raise InputError(
-                f"{weights} was written by an earlier version, without its projection. Train the run again."
-            )
-        accuracy = _accuracy(network, one, request, store)
-        evaluation = Evaluation(
-            one.n_shot, one.classifier, accuracy, weights.name, run.config.dataset, one.layers
+def _adapted(run: TrainedRun, measurement: Measurement, spec: EvaluationSpec) -> Evaluation:
+    weights = run.best_weights(measurement.n_shot, measurement.classifier)
+    store = run.store(measurement.split)
+    cached = CachedEvaluation(run, spec, weights, store, adapted=measurement.how)
+    evaluation = cached.read()
+    if evaluation is not None:
+        return evaluation
+    network = run.network(weights)
+    has_lost_projection = run.config.projection is not None and network.projection is None
+    if measurement.how.endswith("support norm") and has_lost_projection:
+        raise InputError(
+            f"{weights} was written by an earlier version, without its projection. Train the run again."
         )
-        (run.run.path / "evaluations").mkdir(exist_ok=True)
-        run.run.write(f"evaluations/{name}", evaluation.as_dict())
-    return Evaluation.from_dict(run.run.read(f"evaluations/{name}"))
+    accuracy = _adapted_accuracy(network, measurement, spec, store)
+    evaluation = Evaluation(spec, accuracy, weights.name, run.config.dataset)
+    cached.write(evaluation)
+    return evaluation
 
 
-def _accuracy(
-    network: TrainedNetwork, one: Measurement, request: Request, store: Store
+def _adapted_accuracy(
+    network: TrainedNetwork, measurement: Measurement, spec: EvaluationSpec, store: Store
 ) -> Accuracy:
-    treatment = TREATMENTS.get(one.how, TREATMENTS[""])
-    spec = replace(
-        request.spec(one.n_shot), classifier=one.classifier, normalise=treatment.normalised
-    )
-    centre = network.centre(one.layers) if treatment.centred else None
-    asked: dict[str, Any] = {"centre": centre, "split": one.split, "fingerprint": store.fingerprint}
-    if one.how in TREATMENTS:
-        return evaluate_features(
-            network.features(store, one.layers), store.labels, spec=spec, **asked
-        )
-    if one.how in MAHALANOBIS:
-        features, optimiser = network.features(store, one.layers), MAHALANOBIS[one.how]
+    if measurement.how in MAHALANOBIS:
         return evaluate_mahalanobis(
-            features, store.labels, loss=nca_loss, optimiser=optimiser, spec=spec, **asked
+            network.features(store, spec.layers),
+            store.labels,
+            loss=nca_loss,
+            optimiser=MAHALANOBIS[measurement.how],
+            n_way=spec.n_way,
+            n_shot=spec.n_shot,
+            n_query=spec.n_query,
+            n_episodes=spec.n_episodes,
+            classifier=spec.classifier,
+            centre=network.centre(spec.layers),
+            centred=spec.centred,
+            split=spec.split,
+            fingerprint=store.fingerprint,
         )
-    optimiser, batch_norm = look_up(FINE_TUNED, one.how, "adaptation")
-    tuned = network.network(one.layers, projected=batch_norm == "support")
+    optimiser, batch_norm = look_up(FINE_TUNED, measurement.how, "adaptation")
+    tuned = network.network(spec.layers, projected=batch_norm == "support")
     return evaluate_fine_tuned(
         tuned,
         network.images(store),
         store.labels,
         loss=nca_loss,
-        features=layers_of if one.layers or tuned.projection else None,  # type: ignore[arg-type]  # the network is one
+        features=layers_of if spec.layers or tuned.projection else None,  # type: ignore[arg-type]  # the network is one
         optimiser=optimiser,
         batch_norm=batch_norm,
-        spec=replace(spec, inductive=True),
-        **asked,
+        n_way=spec.n_way,
+        n_shot=spec.n_shot,
+        n_query=spec.n_query,
+        n_episodes=spec.n_episodes,
+        classifier=spec.classifier,
+        centre=network.centre(spec.layers),
+        centred=spec.centred,
+        inductive=True,
+        split=spec.split,
+        fingerprint=store.fingerprint,
     )
 
 

@@ -20,7 +20,7 @@ from nearshot.io import read_json, write_json
 from nearshot.paper.differences import SeedComparison, compare_runs, compare_seeds
 from nearshot.paper.identity import run_id
 from nearshot.paper.sizes import PAPER, Size
-from nearshot.runs.evaluate import Evaluation
+from nearshot.runs import Evaluation
 from nearshot.training import RunFolder, TrainConfig
 from nearshot.training.config import dataset_name
 

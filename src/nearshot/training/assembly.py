@@ -15,6 +15,7 @@ from nearshot.data.preparation import given_path, prepared_name
 from nearshot.data.store import prepared_manifests
 from nearshot.episode_shape import ImagesByClass
 from nearshot.errors import InputError, look_up
+from nearshot.evaluation import TrainingClasses
 from nearshot.models import load_backbone
 from nearshot.models.recommended import AUTO, auto_backbone
 from nearshot.text import format_list
@@ -26,7 +27,6 @@ from nearshot.training.learner import Learner, Teacher
 from nearshot.training.methods import make_batches, resolve_method
 from nearshot.training.run_folder import (
     RunFolder,
-    TrainingClasses,
     classes_of_network,
     folder_name,
     weights_of_run,
@@ -143,8 +143,11 @@ class RunPlan:
             earlier = None if network is None else classes_of_network(network)
             if earlier is not None:
                 if "val" in self.stores:
-                    earlier.check_unseen(self.stores["val"], "val")
-                classes = classes.with_earlier(earlier)
+                    validation = self.stores["val"]
+                    earlier.check_unseen(
+                        validation.dataset, "val", validation.class_names, known_datasets=SOURCES
+                    )
+                classes = classes.with_earlier(earlier, SOURCES)
             elif network is not None and training.dataset in ("mini-imagenet", "tiered-imagenet"):
                 self.messages.append(
                     f"If {network} was trained on ImageNet, it knows classes of {training.dataset}."

@@ -4,16 +4,20 @@ Only settings that the caller names as automatic change, and each change is a me
 hundred photos has no batch of 512, and two validation classes make no 5-way episodes.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
-from typing import Any
-
-from torch import Tensor
 
 from nearshot.data import Store
 from nearshot.episode_shape import EpisodeShape, ImagesByClass
 from nearshot.errors import InputError
-from nearshot.text import counted, format_list
+from nearshot.evaluation.fit import (
+    changes_in_words,
+    check_split,
+    classes_in_words,
+    fit_validation_episodes,
+    skip_tiny_classes,
+)
+from nearshot.text import counted
 from nearshot.training.config import TrainConfig
 from nearshot.training.methods import batch_kind
 
@@ -21,21 +25,15 @@ from nearshot.training.methods import batch_kind
 _EPISODE_SETTINGS = ("batch_size", "images_per_class", "n_shot")
 _VALIDATION_SETTINGS = {
     "n_way": "validation_way",
-    "shots": "validation_shots",
+    "n_shot": "validation_shots",
     "n_query": "validation_queries",
 }
 TRAIN_SETTINGS = (*_EPISODE_SETTINGS, "least_images", *_VALIDATION_SETTINGS.values())
-EVALUATION_SETTINGS = ("n_way", "shots", "n_query", "least_images")
 # With few images, many steps teach more than large batches: an epoch has at least this many
 # batches, as long as they have this many images, and, where batches are not episodes, this many
 # images of each class.
 BATCHES_PER_EPOCH, LEAST_BATCH, LEAST_PER_CLASS = 4, 64, 4
 LEAST_CLASSES, LEAST_IMAGES = 5, 50  # of a training split
-TINY_CLASSES = 5  # at most one class in this many is skipped for being far smaller than the others
-HOW_TO_SPLIT = (
-    "nearshot data prepare FOLDER --fractions TRAIN VAL TEST, such as 0.5 0.25 0.25, or lists of classes with "
-    "--train-classes, --val-classes and --test-classes"
-)
 
 
 def autoconfigure(
@@ -72,77 +70,21 @@ def fit_validation(
     config: TrainConfig, store: Store, auto: Collection[str]
 ) -> tuple[TrainConfig, list[str]]:
     """Return the settings with the automatic ones of validation adapted to its split, and a message for each change."""
-    given: dict[str, Any] = {
-        name: getattr(config, setting) for name, setting in _VALIDATION_SETTINGS.items()
-    }
     names = [name for name, setting in _VALIDATION_SETTINGS.items() if setting in auto]
-    fitting, messages = fit_episodes(
-        ImagesByClass(store.labels), "validation", **given, auto=names, validation=True
+    fitted = fit_validation_episodes(
+        ImagesByClass(store.labels),
+        n_way=config.validation_way,
+        n_shot=config.validation_shots,
+        n_query=config.validation_queries,
+        auto=names,
     )
-    return replace(
-        config, **{setting: fitting[name] for name, setting in _VALIDATION_SETTINGS.items()}
-    ), messages
-
-
-def fit_episodes(
-    by_class: ImagesByClass,
-    split: str,
-    *,
-    n_way: int,
-    shots: Sequence[int],
-    n_query: int,
-    least_images: int = 1,
-    auto: Collection[str] = EVALUATION_SETTINGS,
-    validation: bool = False,
-) -> tuple[dict[str, Any], list[str]]:
-    """Lower automatic ways, shots and queries to what a split allows; settings that are not automatic stay.
-
-    Returns the four settings by name, and a message for each change.
-
-    Classes of fewer than `least_images` images are skipped. If that is automatic, so are a few
-    classes that are far smaller than the others, and classes of a single image. Episodes for
-    `validation` skip all that are too small.
-
-    >>> import torch
-    >>> two_classes = ImagesByClass(torch.arange(2).repeat_interleave(12))
-    >>> settings, messages = fit_episodes(two_classes, "test", n_way=5, shots=(1, 5), n_query=15)
-    >>> settings
-    {'n_way': 2, 'shots': (1, 5), 'n_query': 7, 'least_images': 1}
-    >>> print(*messages)
-    The test split has 2 classes of 12 images or more: n_way 2 instead of 5, n_query 7 instead of
-    15.
-    """
-    messages: list[str] = []
-    shots = tuple(shots)
-    given, ways_needed = (n_way, shots, n_query), 2 if "n_way" in auto else n_way
-    if "least_images" in auto and not validation:
-        wanted = max(shots, default=1) + n_query
-        least_images, messages = _skip_tiny(
-            by_class, split, least_images, wanted=wanted, n_needed=ways_needed
-        )
-    sizes = sorted((size for size in by_class.sizes.tolist() if size >= least_images), reverse=True)
-
-    def smallest(ways: int) -> int:
-        """Return the size of the smallest class that takes part; 0 where there are too few classes."""
-        return min(sizes[:ways] if validation else sizes, default=0) if len(sizes) >= ways else 0
-
-    room = smallest(ways_needed)
-    if "shots" in auto and 2 <= room <= max(shots, default=0):
-        shots = tuple(n_shot for n_shot in shots if n_shot < room) or (room - 1,)
-    most = max(shots, default=1)
-    n_usable = sum(size > most for size in sizes) if validation else len(sizes)
-    if "n_way" in auto and 2 <= n_usable < n_way:
-        n_way = n_usable
-    if "n_query" in auto and 1 <= smallest(n_way) - most < n_query:
-        n_query = smallest(n_way) - most
-    least, names = (
-        smallest(n_way),
-        _VALIDATION_SETTINGS.values() if validation else _VALIDATION_SETTINGS,
+    config = replace(
+        config,
+        validation_way=fitted.n_way,
+        validation_shots=fitted.n_shot,
+        validation_queries=fitted.n_query,
     )
-    fact = _classes(split, sum(size >= least for size in sizes), least)
-    changes = _changes(fact, names, given, (n_way, shots, n_query))
-    settings = {"n_way": n_way, "shots": shots, "n_query": n_query, "least_images": least_images}
-    return settings, messages + changes
+    return config, list(fitted.messages)
 
 
 def check_enough(store: Store) -> None:
@@ -154,46 +96,6 @@ def check_enough(store: Store) -> None:
             f"{n_classes} and {n_images}). Classify without training: nearshot predict --support FOLDER PHOTOS. Or add "
             "images, or train anyway with --allow-few-images (in Python, allow_few_images=True)."
         )
-
-
-def check_split(split: str, labels: Tensor) -> None:
-    """Check that a split, of labels (image,), has two classes, of two images or more unless it is for training."""
-    least = 1 if split == "training" else 2
-    n_usable = int((ImagesByClass(labels).sizes >= least).sum())
-    if n_usable < 2:
-        last = (
-            " Without a validation split, the last epoch is kept." if split == "validation" else ""
-        )
-        raise InputError(
-            f"The {split} split needs 2 classes of {counted(least, 'image')} or more, and has {n_usable}. Add classes "
-            f"or images, or split the classes differently: {HOW_TO_SPLIT}.{last}"
-        )
-
-
-def _skip_tiny(
-    by_class: ImagesByClass, split: str, least_images: int, *, wanted: int, n_needed: int
-) -> tuple[int, list[str]]:
-    """Return the least size of a class that skips a few tiny ones, and a message that names them.
-
-    A few are a fifth of the classes at most, as long as `n_needed` remain. Tiny classes have at
-    most half of the images that an episode, which should have `wanted` of a class, can have of each
-    other class; a single image is always tiny.
-    """
-    sizes = {
-        place: size for place, size in enumerate(by_class.sizes.tolist()) if size >= least_images
-    }
-    usable = sorted(size for size in sizes.values() if size > 1)
-    few = max(0, min(len(usable) // TINY_CLASSES, len(usable) - n_needed))
-    of_others = min([wanted, *usable[few:]])
-    tiny = {place: size for place, size in sizes.items() if 2 * size <= of_others}
-    if not tiny:
-        return least_images, []
-    named = format_list(
-        tiny, lambda place: f"{by_class.name(place)!r} ({counted(tiny[place], 'image')})"
-    )
-    return max(tiny.values()) + 1, [
-        f"Episodes skip the smallest classes of the {split} split: {named}."
-    ]
 
 
 def _enough(n_images: int, least: int = 0) -> int:
@@ -214,7 +116,7 @@ def _with_episodes(
         )
         ways_are_free = "batch_size" in auto or "images_per_class" in auto
         n_needed = config.n_way or (2 if ways_are_free else config.batch_size // wanted)
-        least, messages = _skip_tiny(
+        least, messages = skip_tiny_classes(
             by_class, "training", config.least_images, wanted=wanted, n_needed=n_needed
         )
         config = replace(config, least_images=least)
@@ -224,7 +126,9 @@ def _with_episodes(
     if not set(auto) & set(names):
         return config, messages
     shape = _nearest(config, by_class, auto, n_ranks)
-    fact = _classes("training", len(by_class.sizes), int(by_class.sizes.min())) + _sharing(n_ranks)
+    fact = classes_in_words("training", len(by_class.sizes), int(by_class.sizes.min())) + _sharing(
+        n_ranks
+    )
     if shape is None:
         instead = _nearest(config, by_class, _EPISODE_SETTINGS, n_ranks)
         advice = (
@@ -290,10 +194,6 @@ def _nearest(
     return None
 
 
-def _classes(split: str, n_classes: int, smallest: int) -> str:
-    return f"The {split} split has {counted(n_classes, 'class', 'classes')} of {counted(smallest, 'image')} or more"
-
-
 def _sharing(n_ranks: int) -> str:
     return f", and {n_ranks} devices share a batch" if n_ranks > 1 else ""
 
@@ -302,9 +202,4 @@ def _changes(
     fact: str, names: Iterable[str], old: Iterable[object], new: Iterable[object]
 ) -> list[str]:
     """Return a message that explains the changes of settings by a fact; none where nothing changed."""
-    changes = [
-        f"{name} {now} instead of {before}"
-        for name, before, now in zip(names, old, new, strict=True)
-        if now != before
-    ]
-    return [f"{fact}: {', '.join(changes)}."] if changes else []
+    return changes_in_words(fact, list(zip(names, old, new, strict=True)))

@@ -9,7 +9,7 @@ from torch import Tensor
 from nearshot.data.augment import normalise_images, view_of
 from nearshot.data.loader import ImageFeed
 from nearshot.evaluation import embed
-from nearshot.evaluation.features import check_evaluation_mode
+from nearshot.evaluation.leaks import check_evaluation_mode
 from nearshot.models import Backbone
 from nearshot.text import with_progress
 

@@ -14,7 +14,13 @@ from torch import Tensor
 
 from nearshot.data.loader import ImageFeed
 from nearshot.errors import InputError, NearshotError
-from nearshot.evaluation import Accuracy, FeatureSet, evaluate_many, select_best
+from nearshot.evaluation import (
+    Accuracy,
+    EvaluationSpec,
+    FeatureSet,
+    evaluate_many,
+    select_best,
+)
 from nearshot.models import save_backbone
 from nearshot.text import counted
 from nearshot.training import checkpoint
@@ -292,21 +298,30 @@ class Training:
         accuracies: dict[str, Accuracy] = {}
         if store is not None:
             embedded = self._embed(ImageFeed(store.images, self.fabric.device))
-            found = evaluate_many(
+            # Each best epoch is kept. Classes that are too small for the most shots are skipped.
+            least_images = max(config.validation_shots) + self.plan.validation_queries
+            specs = []
+            for n_shot in config.validation_shots:
+                for classifier in ("centroid", "soft"):
+                    spec = EvaluationSpec(
+                        split="val",
+                        n_way=config.validation_way,
+                        n_shot=n_shot,
+                        n_query=self.plan.validation_queries,
+                        n_episodes=config.validation_episodes,
+                        least_images=least_images,
+                        classifier=classifier,
+                    )
+                    specs.append(spec)
+            measured = evaluate_many(
                 FeatureSet(
                     embedded, store.labels, centre, store.class_names, "val", store.fingerprint
                 ),
-                n_way=config.validation_way,
-                n_shots=config.validation_shots,
-                n_query=self.plan.validation_queries,
-                n_episodes=config.validation_episodes,
-                classifiers=("centroid", "soft"),  # the best epoch is kept for each
-                small_classes="leave out",
+                specs=specs,
                 progress=False,
             )
-            accuracies = {
-                f"{one.n_shot}-shot {one.classifier}": accuracy for one, accuracy in found.items()
-            }
+            for spec, accuracy in zip(specs, measured, strict=True):
+                accuracies[f"{spec.n_shot}-shot {spec.classifier}"] = accuracy
         if 2 * epoch >= config.epochs:  # at first, any network may look like this
             self.warnings = warnings_about(features, accuracies.values(), config)
         for name, accuracy in accuracies.items():

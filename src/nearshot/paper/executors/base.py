@@ -15,7 +15,7 @@ from nearshot.paper.identity import run_id, validation_id
 from nearshot.paper.jobs import Job, has_weights
 from nearshot.paper.measurement import measure
 from nearshot.paper.results import Results, RunResult, result_of
-from nearshot.runs.network import TrainedRun
+from nearshot.runs import open_run
 from nearshot.text import print_message
 from nearshot.training import Hardware, RunFolder, TrainConfig, train
 from nearshot.training.assembly import open_splits
@@ -158,7 +158,7 @@ def do(task: JobTask) -> RunResult:
         )
         if not result.finished:
             raise NearshotError(STOPPED)
-    trained = TrainedRun(
+    trained = open_run(
         run.path,
         data_dir=task.data_dir,
         device="cpu" if task.accelerator == "cpu" else None,

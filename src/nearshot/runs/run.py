@@ -1,0 +1,271 @@
+"""Trained runs and weights files, opened to be measured."""
+
+import copy
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from nearshot.data import Store, open_or_prepare
+from nearshot.data.datasets import SOURCES
+from nearshot.devices import Precision, chosen_device, uses_bfloat16
+from nearshot.errors import InputError
+from nearshot.evaluation import TrainingClasses
+from nearshot.models import Backbone, load_backbone, read_notes
+from nearshot.models.weights import load_head
+from nearshot.runs.network import TrainedNetwork
+from nearshot.training.checkpoint import read_checkpoint
+from nearshot.training.methods import METHODS
+from nearshot.training.run_folder import Best, RunFolder, classes_of_network
+
+__all__ = ["TrainedRun", "TrainedWeights", "Unfinished", "open_run", "open_weights"]
+
+
+@dataclass(frozen=True)
+class Unfinished:
+    """The progress of a run that was measured before its end."""
+
+    epochs_done: int
+    epochs: int
+
+    def __str__(self) -> str:
+        return f"{self.epochs_done} of {self.epochs} epochs"
+
+
+def open_run(
+    folder: str | Path,
+    *,
+    data_dir: str | Path | None = None,
+    device: torch.device | str | None = None,
+    precision: Precision = "auto",
+    unfinished: bool = False,
+) -> "TrainedRun":
+    """Open a run to measure it or to embed with its weights.
+
+    Args:
+        folder: the run's folder.
+        data_dir: the folder of prepared datasets; by default $NEARSHOT_DATA, or ~/.cache/nearshot.
+        device: where to compute; by default a GPU if there is one.
+        precision: what the network computes in; "auto" is bfloat16 on a GPU, as in training.
+        unfinished: open a run that was stopped, or is still training, with its best weights so far,
+            instead of refusing to measure it.
+    """
+    run = RunFolder(folder)
+    progress = None
+    if unfinished and not run.is_finished:
+        progress = _read_progress(run)
+    return TrainedRun(
+        run, data_dir=data_dir, device=chosen_device(device), precision=precision, progress=progress
+    )
+
+
+def _read_progress(run: RunFolder) -> dict[str, Any]:
+    """Return the progress of an unfinished run, from its checkpoint."""
+    progress: dict[str, Any] = {}
+    if run.checkpoint.is_file():
+        progress = read_checkpoint(run.checkpoint)["progress"]
+    if not progress.get("best"):
+        raise InputError(f"{run.path} has nothing to measure yet: no epoch has been validated.")
+    return progress
+
+
+class TrainedRun:
+    """A run's best weights, opened once each, and the splits that they are measured on.
+
+    `open_run` makes it.
+
+    Attributes:
+        run: the run's folder.
+        config: its configuration.
+        device: where its networks compute.
+        precision: what they compute in.
+        bfloat16: whether that is bfloat16 on this device.
+        unfinished: the run's progress, if it is measured before its end.
+    """
+
+    def __init__(
+        self,
+        run: RunFolder,
+        *,
+        data_dir: str | Path | None,
+        device: torch.device,
+        precision: Precision,
+        progress: dict[str, Any] | None,
+    ) -> None:
+        self.run = run
+        self.config = run.read_config()
+        self.data_dir = data_dir
+        self.device = device
+        self.precision: Precision = precision
+        self.bfloat16 = uses_bfloat16(precision, device.type)
+        self.unfinished: Unfinished | None = None
+        self._networks: dict[tuple[Path, int | None], TrainedNetwork] = {}
+        self._best: Best | None = None
+        self._backbones: dict[Path, Backbone] = {}
+        if progress is not None:
+            best: Best = progress["best"]
+            self._best = best
+            self.unfinished = Unfinished(int(progress["epoch"]) - 1, self.config.epochs)
+            # Read at once, since a run that goes on may remove the files at any time.
+            for epoch in {int(entry["epoch"]) for entry in best.values()}:
+                weights = run.weights_of(epoch)
+                self._backbones[weights] = load_backbone(weights)
+
+    @property
+    def classifier(self) -> str:
+        """The name of the classifier that the run's method is reported with."""
+        method = METHODS.get(self.config.method_name)
+        return method.classifier if method else "centroid"
+
+    @cached_property
+    def trained_on(self) -> TrainingClasses:
+        """The classes that were trained on."""
+        return self.run.read_trained_on()
+
+    def store(self, split: str, dataset: str | None = None, side: int | None = None) -> Store:
+        """Return a split to measure, by default of the dataset that was trained on.
+
+        A split with classes that were trained on is refused.
+        """
+        if side is None and dataset is None:
+            side = self.config.side
+        store = open_or_prepare(dataset or self.config.dataset, split, self.data_dir, side=side)
+        self.trained_on.check_unseen(
+            store.dataset, split, store.class_names, known_datasets=SOURCES
+        )
+        return store
+
+    def best_weights(self, n_shot: int, classifier: str) -> Path:
+        """Return the weights of the epoch that was best on the validation split."""
+        return self.run.best_weights(n_shot, classifier, self._best)
+
+    def network(self, weights: Path, *, input_size: int | None = None) -> TrainedNetwork:
+        """Return the network with the weights of a file."""
+        key = (weights, input_size)
+        if key not in self._networks:
+            if weights in self._backbones:
+                backbone = copy.deepcopy(self._backbones[weights])
+            else:
+                backbone = load_backbone(weights)
+            projection = None
+            if self.unfinished is None and self.config.projection is not None:
+                projection = load_head(weights, "projection")
+            self._networks[key] = TrainedNetwork(
+                backbone,
+                weights.name,
+                device=self.device,
+                precision=self.precision,
+                open_training_split=lambda: self._training_split,
+                projection=projection,
+                input_size=input_size,
+            )
+        return self._networks[key]
+
+    @cached_property
+    def _training_split(self) -> Store | None:
+        return open_training_split(self.config.dataset, self.data_dir, self.config.side)
+
+
+def open_weights(
+    path: str | Path,
+    *,
+    data_dir: str | Path | None = None,
+    device: torch.device | str | None = None,
+    precision: Precision = "auto",
+) -> "TrainedWeights":
+    """Open a weights file to measure it.
+
+    `path` is a file of `save_backbone`, or a name that `load_backbone` knows. The other arguments
+    are those of `open_run`.
+    """
+    return TrainedWeights(
+        path, data_dir=data_dir, device=chosen_device(device), precision=precision
+    )
+
+
+class TrainedWeights:
+    """A weights file, and the splits that it is measured on. `open_weights` makes it.
+
+    Attributes:
+        path: the file, or the name that `load_backbone` knows.
+        dataset: the dataset that it was trained on, if it is known.
+    """
+
+    classifier = "centroid"  # to measure with, unless another is requested
+
+    def __init__(
+        self,
+        path: str | Path,
+        *,
+        data_dir: str | Path | None,
+        device: torch.device,
+        precision: Precision,
+    ) -> None:
+        self.path = path
+        self.data_dir = data_dir
+        self.device = device
+        self.precision: Precision = precision
+        self.dataset = read_notes(path).get("dataset")
+        self._side: int | None = None
+        self._networks: dict[int | None, TrainedNetwork] = {}
+
+    @cached_property
+    def trained_on(self) -> TrainingClasses | None:
+        """The classes that were trained on: those in the file, else those of the split, if any."""
+        recorded = classes_of_network(str(self.path))
+        if recorded is not None:
+            return recorded
+        training = self._training_split
+        if training is None:
+            return None
+        return TrainingClasses(training.dataset, training.class_names)
+
+    def store(self, split: str, dataset: str | None = None, side: int | None = None) -> Store:
+        """Return a split to measure, by default of the dataset that was trained on.
+
+        A split with classes that were trained on is refused.
+        """
+        chosen = dataset or self.dataset
+        if chosen is None:
+            raise InputError(
+                f"{self.path} does not say what it was trained on; dataset must be given."
+            )
+        if chosen == self.dataset:
+            self._side = side
+        store = open_or_prepare(chosen, split, self.data_dir, side=side)
+        if self.trained_on is not None:
+            self.trained_on.check_unseen(
+                store.dataset, split, store.class_names, known_datasets=SOURCES
+            )
+        return store
+
+    def network(self, *, input_size: int | None = None) -> TrainedNetwork:
+        """Return the network."""
+        if input_size not in self._networks:
+            self._networks[input_size] = TrainedNetwork(
+                load_backbone(self.path),
+                Path(self.path).name,
+                device=self.device,
+                precision=self.precision,
+                open_training_split=lambda: self._training_split,
+                input_size=input_size,
+            )
+        return self._networks[input_size]
+
+    @cached_property
+    def _training_split(self) -> Store | None:
+        return open_training_split(self.dataset, self.data_dir, self._side)
+
+
+def open_training_split(
+    dataset: str | None, data_dir: str | Path | None, side: int | None
+) -> Store | None:
+    """Return the split that was trained on, if it is available."""
+    if dataset is None:
+        return None
+    try:
+        return open_or_prepare(dataset, "train", data_dir, side=side)
+    except InputError:
+        return None
