@@ -31,6 +31,8 @@ from memory import peak_mib_in_new_process, peak_mib_since_reset, reset_peak
 from nearshot.evaluation import (
     CLASSIFIERS,
     Episodes,
+    EvaluationSpec,
+    evaluate_episodes,
     evaluate_features,
     evaluate_fine_tuned,
     evaluate_mahalanobis,
@@ -197,7 +199,7 @@ def differences(
         "answers_that_differ_between_float32_and_float64_loop": int((exact != rounded).sum()),
     }
     if name != "knn":
-        accuracies = evaluate_features(
+        accuracies = evaluate_episodes(
             features, labels, centre=centre, classifier=name, episodes=episodes
         ).per_episode
         right = (exact == np.repeat(np.arange(5), 15)).sum(1)
@@ -227,6 +229,14 @@ def adaptation() -> dict[str, float]:
     }
 
 
+def all_three(n_episodes: int = N_EPISODES) -> list[EvaluationSpec]:
+    """Return the evaluations with the paper's three classifiers, which share one pass."""
+    return [
+        EvaluationSpec(classifier=classifier, n_episodes=n_episodes)
+        for classifier in ("centroid", "soft", "knn")
+    ]
+
+
 def on_cuda(features: Tensor, labels: Tensor, centre: Tensor) -> None:
     """Time the same calls on a GPU, compare with the CPU, and write evaluation-cuda.json."""
     on_gpu = features.cuda(), labels, centre.cuda()
@@ -238,7 +248,7 @@ def on_cuda(features: Tensor, labels: Tensor, centre: Tensor) -> None:
         accuracy, seconds[str(name)] = fastest(work)
         equal[str(name)] = bool((accuracy.per_episode.cpu() == on_cpu.per_episode.cpu()).all())
     _, together = fastest(
-        partial(evaluate_many, on_gpu[0], on_gpu[1], centre=on_gpu[2], n_shots=(5,))
+        partial(evaluate_many, on_gpu[0], on_gpu[1], centre=on_gpu[2], specs=all_three())
     )
     report = {
         "what": f"{len(labels):,} × {DIM} features, {N_EPISODES:,} episodes of 5-way 5-shot "
@@ -265,11 +275,10 @@ def main() -> None:
     options = parser.parse_args()
     features, labels, centre = data()
     if options.memory:
-        evaluate_many(features, labels, centre=centre, n_episodes=10, n_shots=(5,))
+        evaluate_many(features, labels, centre=centre, specs=all_three(n_episodes=10))
         before = reset_peak()
-        evaluate_many(
-            features, labels, centre=centre, n_episodes=int(options.memory[0]), n_shots=(5,)
-        )
+        specs = all_three(n_episodes=int(options.memory[0]))
+        evaluate_many(features, labels, centre=centre, specs=specs)
         print(peak_mib_since_reset() - before)
         return
 
@@ -318,7 +327,9 @@ def main() -> None:
             }
         )
     singles = {row["classifier"]: row["nearshot_s"] for row in rows}
-    _, together = fastest(lambda: evaluate_many(features, labels, centre=centre, n_shots=(5,)))
+    _, together = fastest(
+        partial(evaluate_many, features, labels, centre=centre, specs=all_three())
+    )
     evaluate = partial(evaluate_features, features, labels, centre=centre)
     growth = {n: fastest(partial(evaluate, n_episodes=n), 3)[1] for n in (1_000, 10_000, 100_000)}
     report = {

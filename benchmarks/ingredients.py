@@ -17,10 +17,10 @@ from typing import Any
 
 import torch
 
-from nearshot.evaluation import Accuracy, compare
+from nearshot.evaluation import Accuracy, EvaluationSpec, compare
 from nearshot.paper.identity import run_id
 from nearshot.paper.recipes.strong import CANDIDATE, INGREDIENTS, config_with
-from nearshot.runs.evaluate import Request, evaluate_run
+from nearshot.runs import evaluate_run
 from nearshot.training import RunFolder, TrainConfig, train
 
 RESULTS = Path(__file__).parent / "results"
@@ -36,11 +36,7 @@ VARIANTS: dict[str, tuple[str, ...]] = {
 }
 VIEWS = {"1 view": 1, "2 views": 2}
 SHOTS = (1, 5)
-EPISODES: dict[str, Any] = {
-    "split": "val",
-    "classifiers": ("centroid",),
-    "seed": 1,
-}  # seed 0 chose the epochs
+EPISODE_SEED = 1  # seed 0 chose the epochs
 
 
 def config_of(variant: str, runs: Path) -> TrainConfig:
@@ -64,15 +60,13 @@ def folder_of(variant: str, runs: Path) -> Path:
 
 def accuracies(variant: str, runs: Path, data_dir: Path | None) -> dict[str, Accuracy]:
     """Return the accuracies of a run by views and shots."""
-    return {
-        f"{name}, {one.n_shot}-shot": one.accuracy
-        for name, n_views in VIEWS.items()
-        for one in evaluate_run(
-            folder_of(variant, runs),
-            Request(**EPISODES, shots=SHOTS, n_views=n_views),
-            data_dir=data_dir,
-        )
-    }
+    by_name = {}
+    for name, n_views in VIEWS.items():
+        for n_shot in SHOTS:
+            spec = EvaluationSpec(split="val", n_views=n_views, n_shot=n_shot, seed=EPISODE_SEED)
+            (evaluation,) = evaluate_run(folder_of(variant, runs), spec, data_dir=data_dir)
+            by_name[f"{name}, {n_shot}-shot"] = evaluation.accuracy
+    return by_name
 
 
 def markdown(report: dict[str, Any]) -> str:

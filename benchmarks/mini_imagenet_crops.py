@@ -29,7 +29,7 @@ from nearshot.data import Store
 from nearshot.data.augment import Augmentation
 from nearshot.data.loader import ImageFeed
 from nearshot.devices import chosen_device, uses_bfloat16
-from nearshot.evaluation import FeatureSet, evaluate_many
+from nearshot.evaluation import EvaluationSpec, FeatureSet, evaluate_many
 from nearshot.models import Backbone, load_backbone
 from nearshot.models.kernels import can_fuse, fuse
 from nearshot.paper.identity import run_id
@@ -189,17 +189,17 @@ def at_size(
     data = FeatureSet(
         features, store.labels, centre=training.mean(0), split="val", fingerprint=store.fingerprint
     )
-    found = evaluate_many(
-        data,
-        classifiers=("centroid",),
-        n_episodes=N_EPISODES,
-        seed=SEED_OF_EPISODES,
-        progress=False,
-    )
-    return {
-        f"{key.n_shot}-shot": {"mean": one.mean, "interval95": one.interval95}
-        for key, one in found.items()
-    }
+    specs = [
+        EvaluationSpec(n_shot=n_shot, n_episodes=N_EPISODES, seed=SEED_OF_EPISODES)
+        for n_shot in (1, 5)
+    ]
+    accuracies = {}
+    for spec, accuracy in zip(specs, evaluate_many(data, specs=specs, progress=False), strict=True):
+        accuracies[f"{spec.n_shot}-shot"] = {
+            "mean": accuracy.mean,
+            "interval95": accuracy.interval95,
+        }
+    return accuracies
 
 
 def add_row(output: Path, row: dict[str, Any]) -> dict[str, Any]:

@@ -16,10 +16,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from nearshot.devices import chosen_device
-from nearshot.evaluation import Accuracy, evaluate_features
+from nearshot.evaluation import Accuracy, EvaluationSpec, evaluate_features
 from nearshot.models import load_backbone
-from nearshot.runs.evaluate import Request, evaluate_run
-from nearshot.runs.network import TrainedNetwork, TrainedRun
+from nearshot.runs import TrainedRun, evaluate_run, open_run
+from nearshot.runs.network import TrainedNetwork
 from nearshot.training.config import dataset_name
 from nearshot.training.run_folder import weights_of_run
 
@@ -54,13 +54,12 @@ def main() -> None:
         "--data-dir", type=Path, help="where datasets live (default: ~/.cache/nearshot)"
     )
     options = parser.parse_args()
-    run = TrainedRun(options.run, data_dir=options.data_dir)
+    run = open_run(options.run, data_dir=options.data_dir)
     result = run.run.read("result.json")
     config = run.config
     names = {n_shot: f"{n_shot}-shot centroid" for n_shot in SHOTS}
-    after = {
-        one.n_shot: one.accuracy for one in evaluate_run(run, Request(classifiers=("centroid",)))
-    }
+    specs = [EvaluationSpec(n_shot=n_shot) for n_shot in SHOTS]
+    after = {evaluation.spec.n_shot: evaluation.accuracy for evaluation in evaluate_run(run, specs)}
     before = untrained(run)
     validation = {
         "before training": [f"{result['initial'][names[n_shot]]:.2f}" for n_shot in SHOTS],

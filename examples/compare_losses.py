@@ -21,9 +21,16 @@ from rich.table import Table
 
 from nearshot.data import Store, prepare
 from nearshot.data.augment import Augmentation, centre_crop, normalise_images
-from nearshot.evaluation import Accuracy, compare, embed, evaluate_features, pool_seeds
+from nearshot.evaluation import (
+    Accuracy,
+    EvaluationSpec,
+    compare,
+    embed,
+    evaluate_features,
+    pool_seeds,
+)
 from nearshot.models import build_backbone
-from nearshot.runs.evaluate import Request, evaluate_run
+from nearshot.runs import evaluate_run
 from nearshot.training import PRESETS, TrainConfig, train
 
 matplotlib.use("Agg")
@@ -98,9 +105,9 @@ def trained(config: TrainConfig, n_seeds: int, data_dir: Path | None) -> Row:
         with tempfile.TemporaryDirectory() as folder:
             result = train(replace(config, seed=seed), folder=folder, data_dir=data_dir, show=False)
             record = result.history[-1]
-            accuracies += [
-                one.accuracy for one in evaluate_run(folder, Request(shots=(1,)), data_dir=data_dir)
-            ]
+            spec = EvaluationSpec(n_shot=1)
+            (evaluation,) = evaluate_run(folder, spec, data_dir=data_dir)
+            accuracies.append(evaluation.accuracy)
     return Row(
         accuracies,
         pairs=record["positive_pairs"] + record["negative_pairs"],

@@ -10,7 +10,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from nearshot.runs.evaluate import Request, evaluate_run
+from nearshot.evaluation import EvaluationSpec
+from nearshot.runs import evaluate_run
 from nearshot.training import PRESETS, OwnLoss, train
 
 
@@ -46,8 +47,9 @@ def main() -> None:
     for name, config in {"nca": base, "hardest_triplets": own}.items():
         folder = options.output / name
         train(config, folder=folder, data_dir=options.data_dir, overwrite=True)
-        for found in evaluate_run(folder, Request(split="val"), data_dir=options.data_dir):
-            print(f"{name}, {found.n_shot}-shot: {found.accuracy} %")
+        specs = [EvaluationSpec(split="val", n_shot=n_shot) for n_shot in (1, 5)]
+        for evaluation in evaluate_run(folder, specs, data_dir=options.data_dir):
+            print(f"{name}, {evaluation.spec.n_shot}-shot: {evaluation.accuracy} %")
 
 
 if __name__ == "__main__":

@@ -229,7 +229,7 @@ def test_the_rest_of_the_protocol_is_that_of_plain_features(network: Any, images
         "centre": features[0] / 2,
         "normalise": False,
     }
-    settings |= {"small_classes": "leave out", "split": "val", "fingerprint": "0123"}
+    settings |= {"least_images": 7, "split": "val", "fingerprint": "0123"}
     plain = evaluate_features(features, labels, **settings)
     assert plain.protocol.classes_left_out == 1
     for evaluate, examples in ((partial(fine_tuned, network), images), (mapped, features)):

@@ -14,6 +14,7 @@ from nearshot.errors import InputError
 from nearshot.evaluation import (
     CLASSIFIERS,
     Classifier,
+    EvaluationSpec,
     evaluate_classes,
     evaluate_features,
     evaluate_many,
@@ -142,10 +143,10 @@ def test_an_added_classifier_gives_its_own_answers_everywhere(
     torch.testing.assert_close(found.per_episode, expected)
     assert found.protocol.classifier == "nearest"
     assert found.protocol.inductive
-    many = evaluate_many(features, LABELS, n_shots=[5], classifiers=list(CLASSIFIERS), **settings)
-    by_name = {key.classifier: accuracy for key, accuracy in many.items()}
-    assert torch.equal(by_name.pop("nearest").per_episode, found.per_episode)
-    assert all(not torch.equal(other.per_episode, found.per_episode) for other in by_name.values())
+    specs = [EvaluationSpec(classifier=classifier, **settings) for classifier in CLASSIFIERS]
+    *others, own = evaluate_many(features, LABELS, specs=specs)
+    assert torch.equal(own.per_episode, found.per_episode)
+    assert all(not torch.equal(other.per_episode, found.per_episode) for other in others)
     by_class = evaluate_classes(features, LABELS, classifier="nearest", **settings).values()
     assert sum(one.mean * one.n_episodes for one in by_class) / 160 == pytest.approx(found.mean)
 

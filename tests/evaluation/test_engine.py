@@ -3,6 +3,7 @@
 import functools
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +15,28 @@ from torch import Tensor
 from nearshot.episode_shape import EpisodeShape
 from nearshot.evaluation import (
     CLASSIFIERS,
-    Treatment,
+    EvaluationSpec,
     engine,
     evaluate_features,
     evaluate_many,
     prepare_features,
     similarity,
 )
+from nearshot.evaluation.classifiers import ClassifierOrName
 from nearshot.evaluation.similarity import episode_similarities
+
+
+def specs_with(
+    classifiers: Iterable[ClassifierOrName], n_episodes: int, *, normalise: bool = True
+) -> list[EvaluationSpec]:
+    """Evaluations with each classifier, of one shot and of five."""
+    return [
+        EvaluationSpec(
+            n_shot=n_shot, classifier=classifier, n_episodes=n_episodes, normalise=normalise
+        )
+        for n_shot in (1, 5)
+        for classifier in classifiers
+    ]
 
 
 @pytest.mark.parametrize("offset", [0.125, 30.125, 20_000.125])
@@ -29,12 +44,12 @@ from nearshot.evaluation.similarity import episode_similarities
 def test_answers_in_float32_are_those_of_float64(normalise: bool, offset: float) -> None:
     """On whole numbers of few dimensions, where many distances are equal or nearly so; near zero and far from it."""
     features = (3 * FEATURES).round().float() + offset
-    treatments = [Treatment(False, normalise)]
-    exact = evaluate_many(features.double(), LABELS, n_episodes=500, treatments=treatments)
+    specs = specs_with(CLASSIFIERS, n_episodes=500, normalise=normalise)
+    exact = evaluate_many(features.double(), LABELS, specs=specs)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        ours = evaluate_many(features, LABELS, n_episodes=500, treatments=treatments)
-    for key, accuracy in ours.items():
-        assert torch.equal(accuracy.per_episode, exact[key].per_episode)
+        ours = evaluate_many(features, LABELS, specs=specs)
+    for accuracy, expected in zip(ours, exact, strict=True):
+        assert torch.equal(accuracy.per_episode, expected.per_episode)
     rough = (FEATURES + offset).float()
     support, query = rough[:160].view(2, 4, 20, 6), rough[160:].view(2, 20, 6)
     for classify in CLASSIFIERS.values():
@@ -51,17 +66,15 @@ def test_answers_do_not_depend_on_how_many_episodes_there_is_room_for(
         return CLASSIFIERS["centroid"](support, query)
 
     features = (3 * FEATURES).round().float() + 0.125
-    classifiers: Any = {name: name for name in CLASSIFIERS} | {"own": own}
-    measure = functools.partial(
-        evaluate_many, features, LABELS, n_episodes=20, classifiers=classifiers, inductive=True
-    )
+    specs = specs_with([*CLASSIFIERS, own], n_episodes=20)
+    measure = functools.partial(evaluate_many, features, LABELS, specs=specs, inductive=True)
     expected = measure()
     for name, value in (("GATHERED_BYTES_CPU", 1), ("LEAST_EPISODES_PER_BATCH", 7)):
         monkeypatch.setattr(engine, name, value)
     monkeypatch.setattr(similarity, "CACHE_BYTES", 1)
-    for key, accuracy in measure().items():
-        assert torch.equal(accuracy.per_episode, expected[key].per_episode)
-        assert accuracy.protocol == expected[key].protocol
+    for accuracy, before in zip(measure(), expected, strict=True):
+        assert torch.equal(accuracy.per_episode, before.per_episode)
+        assert accuracy.protocol == before.protocol
 
 
 @pytest.mark.parametrize("offset", [0.0, 3.0])
@@ -118,12 +131,12 @@ def test_hardly_any_episode_is_answered_again(name: str, monkeypatch: pytest.Mon
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_every_episode_is_answered_on_a_gpu_as_on_the_cpu() -> None:
     features = features_for(LABELS, dim=64, noise=3.0).float()
-    given: Any = {"n_episodes": 5000, "classifiers": list(CLASSIFIERS)}
-    here = evaluate_many(features, LABELS, centre=features.mean(0), **given)
-    there = evaluate_many(features.cuda(), LABELS, centre=features.mean(0).cuda(), **given)
-    for key, accuracy in here.items():
-        assert torch.equal(accuracy.per_episode, there[key].per_episode.cpu())
-        assert accuracy.protocol == there[key].protocol
+    specs = specs_with(CLASSIFIERS, n_episodes=5000)
+    on_cpu = evaluate_many(features, LABELS, specs=specs, centre=features.mean(0))
+    on_gpu = evaluate_many(features.cuda(), LABELS, specs=specs, centre=features.mean(0).cuda())
+    for expected, accuracy in zip(on_cpu, on_gpu, strict=True):
+        assert torch.equal(accuracy.per_episode.cpu(), expected.per_episode)
+        assert accuracy.protocol == expected.protocol
 
 
 def test_threads_give_results_in_order_and_are_left_as_they_were() -> None:

@@ -142,13 +142,13 @@ def test_classes_with_too_few_images() -> None:
         sample_episodes(labels)
     with pytest.raises(InputError, match="Class 'c3' has 12 images"):
         sample_episodes(labels, class_names=[f"c{i}" for i in range(20)])
-    episodes = sample_episodes(labels, n_episodes=200, small_classes="leave out")
+    episodes = sample_episodes(labels, n_episodes=200, least_images=20)
     assert set(labels[episodes.images].unique().tolist()) == {0, 6, 9, 12, 15}
     with pytest.raises(InputError, match="5 classes of 20 images or more; episodes need 6"):
-        sample_episodes(labels, n_way=6, small_classes="leave out")
-    assert sample_episodes(labels, n_episodes=200, small_classes=13).digest == episodes.digest
+        sample_episodes(labels, n_way=6, least_images=20)
+    assert sample_episodes(labels, n_episodes=200, least_images=13).digest == episodes.digest
     with pytest.raises(InputError, match="Class 3 has 12 images"):
-        sample_episodes(labels, small_classes=12)
+        sample_episodes(labels, least_images=12)
 
 
 @pytest.mark.parametrize(

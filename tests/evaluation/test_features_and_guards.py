@@ -22,7 +22,7 @@ from nearshot.evaluation import (
     sample_episodes,
     save_features,
 )
-from nearshot.evaluation.episodes import ContentGuard
+from nearshot.evaluation.leaks import ContentGuard
 from nearshot.models import build_backbone
 
 IMAGES = torch.randn(20, 3, 16, 16, generator=torch.Generator().manual_seed(0))

@@ -13,14 +13,20 @@ from torch import nn
 from nearshot.data import Store
 from nearshot.devices import Precision
 from nearshot.errors import InputError
-from nearshot.evaluation import Adam, evaluate_features, evaluate_fine_tuned, sample_episodes
+from nearshot.evaluation import (
+    Adam,
+    EvaluationSpec,
+    evaluate_features,
+    evaluate_fine_tuned,
+    sample_episodes,
+)
 from nearshot.losses import nca_loss
 from nearshot.models import load_backbone, save_backbone
 from nearshot.models.weights import load_head
 from nearshot.paper.measurement import FINE_TUNED, measure, measure_classes
 from nearshot.paper.results import Measurement
-from nearshot.runs.evaluate import Request, evaluate_run
-from nearshot.runs.network import TrainedNetwork, TrainedRun
+from nearshot.runs import TrainedRun, evaluate_run, open_run
+from nearshot.runs.network import TrainedNetwork
 from nearshot.training import Hardware, train
 
 LAYERS = (2, 3)
@@ -54,22 +60,22 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def opened(place: Path, precision: Precision = "float32") -> TrainedRun:
     for file in (place / "run").glob("evaluations/*.json"):
         file.unlink()
-    return TrainedRun(place / "run", data_dir=place / "data", device="cpu", precision=precision)
+    return open_run(place / "run", data_dir=place / "data", device="cpu", precision=precision)
 
 
 @pytest.fixture
 def embedded(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str, tuple[int, ...]]]:
     """The weights, split and layers of each pass over a split's images."""
     passes: list[tuple[str, str, tuple[int, ...]]] = []
-    before = TrainedNetwork._embedded
+    before = TrainedNetwork._embed
 
     def listening(
-        self: TrainedNetwork, store: Store, layers: tuple[int, ...], n_views: int = 1
+        self: TrainedNetwork, store: Store, layers: tuple[int, ...], n_views: int, power: float
     ) -> torch.Tensor:
         passes.append((self.name, store.folder.name, layers))
-        return before(self, store, layers, n_views)
+        return before(self, store, layers, n_views, power)
 
-    monkeypatch.setattr(TrainedNetwork, "_embedded", listening)
+    monkeypatch.setattr(TrainedNetwork, "_embed", listening)
     return passes
 
 
@@ -89,7 +95,7 @@ def test_a_split_is_embedded_once_for_all_that_is_asked(
     }
     embedded.clear()
     again = measure(
-        TrainedRun(place / "run", data_dir=place / "data", device="cpu"),
+        open_run(place / "run", data_dir=place / "data", device="cpu"),
         EVERYTHING,
         adapted_episodes=6,
     )
@@ -103,7 +109,7 @@ def test_a_split_is_embedded_once_for_all_that_is_asked(
 def test_it_is_what_evaluating_each_alone_gives(place: Path) -> None:
     run = opened(place)
     found = measure(run, EVERYTHING, adapted_episodes=6)
-    plain = Request(split="test", shots=(5,), classifiers=("soft",), n_way=2, n_episodes=50)
+    plain = EvaluationSpec(classifier="soft", n_way=2, n_episodes=50)
     other = evaluate_run(opened(place), plain)[0]
     assert torch.equal(
         found[Measurement("test", 5, "soft")].accuracy.per_episode, other.accuracy.per_episode
@@ -124,11 +130,9 @@ def test_it_is_what_evaluating_each_alone_gives(place: Path) -> None:
     assert layers.adapted is not None
     assert "layers_of" in layers.adapted
     viewed = Measurement("val", 5, "centroid", how="2 views")
-    asked = Request(
-        split="val", shots=(5,), classifiers=("centroid",), n_way=2, n_episodes=50, n_views=2
-    )
+    spec = EvaluationSpec(split="val", n_way=2, n_episodes=50, n_views=2)
     accuracy = measure(run, [viewed])[viewed].accuracy.per_episode
-    assert torch.equal(accuracy, evaluate_run(opened(place), asked)[0].accuracy.per_episode)
+    assert torch.equal(accuracy, evaluate_run(opened(place), spec)[0].accuracy.per_episode)
     assert not torch.equal(accuracy, found[Measurement("val", 5, "centroid")].accuracy.per_episode)
 
 
@@ -139,7 +143,7 @@ def test_the_classes_of_a_split_make_up_its_accuracy(place: Path) -> None:
     assert list(by_class) == ["val 5-shot centroid", "test 5-shot centroid"]
     for name, accuracies in by_class.items():
         split = name.split()[0]
-        (whole,) = evaluate_run(run, Request(split=split, shots=(5,), n_way=2, n_episodes=50))
+        (whole,) = evaluate_run(run, EvaluationSpec(split=split, n_way=2, n_episodes=50))
         store = run.store(split)
         asked = (
             store.labels[sample_episodes(store.labels, n_way=2, n_episodes=50).query]
@@ -179,7 +183,7 @@ def test_published_fine_tuning_goes_through_the_projection(place: Path, tmp_path
         hardware=Hardware(accelerator="cpu"),
         show=False,
     )
-    run = TrainedRun(tmp_path / "run", data_dir=place / "data", device="cpu")
+    run = open_run(tmp_path / "run", data_dir=place / "data", device="cpu")
     weights = run.best_weights(5, "centroid")
     backbone, projection, store = (
         load_backbone(weights),
@@ -208,7 +212,7 @@ def test_published_fine_tuning_goes_through_the_projection(place: Path, tmp_path
     for file in (tmp_path / "run" / "weights").iterdir():  # as an earlier version wrote them
         save_backbone(load_backbone(file), file)
     shutil.rmtree(tmp_path / "run" / "evaluations")
-    old = TrainedRun(tmp_path / "run", data_dir=place / "data", device="cpu")
+    old = open_run(tmp_path / "run", data_dir=place / "data", device="cpu")
     measure(old, [replace(wanted, how="fine-tuned 2 steps")], adapted_episodes=6)
     with pytest.raises(InputError, match="projection"):
         measure(old, [wanted], adapted_episodes=6)

@@ -8,12 +8,12 @@ import torch
 from tests.helpers.settings import TINY
 from tests.helpers.tiny import prepare_tiny
 
+from nearshot.data import Store
 from nearshot.data.augment import normalise_images, view_of
 from nearshot.errors import InputError
-from nearshot.evaluation import evaluate_features
+from nearshot.evaluation import EvaluationSpec, evaluate_features
 from nearshot.models import load_backbone
-from nearshot.runs.evaluate import Request, evaluate_run, evaluate_weights
-from nearshot.runs.network import FeatureOptions, TrainedRun
+from nearshot.runs import evaluate_run, evaluate_weights, open_run
 from nearshot.training import train
 
 
@@ -37,84 +37,79 @@ def trained(data_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-OPTIONS = [
-    FeatureOptions(),
-    FeatureOptions(n_views=4),
-    FeatureOptions(power=0.5),
-    FeatureOptions(input_size=20),
-    FeatureOptions(n_views=3, power=0.7, input_size=12),
-]
+PLAIN = EvaluationSpec(n_way=2, n_query=5, n_episodes=50)
+SPECS = {
+    "plain": PLAIN,
+    "views": replace(PLAIN, n_views=4),
+    "power": replace(PLAIN, power=0.5),
+    "input size": replace(PLAIN, input_size=20),
+    "all": replace(PLAIN, n_views=3, power=0.7, input_size=12),
+}
 
 
-@pytest.mark.parametrize("options", OPTIONS, ids=str)
+@pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS)
 def test_features_and_centre_are_those_of_a_loop(
-    options: FeatureOptions, trained: Path, data_dir: Path
+    spec: EvaluationSpec, trained: Path, data_dir: Path
 ) -> None:
-    run = TrainedRun(trained, data_dir=data_dir)
+    run = open_run(trained, data_dir=data_dir)
     weights = run.best_weights(5, "centroid")
-    network, store = run.network(weights, options), run.store("test")
+    network = run.network(weights, input_size=spec.input_size)
+    store = run.store("test")
     backbone = load_backbone(weights)
 
     def features(images: torch.Tensor, n_views: int) -> torch.Tensor:
         total = torch.zeros(len(images), backbone.embedding_dim)
         for number in range(n_views):
-            view = view_of(images, number, options.input_size or backbone.spec.input_size)
+            view = view_of(images, number, spec.input_size or backbone.spec.input_size)
             with torch.no_grad():
                 total += backbone(normalise_images(view, *backbone.spec.normalisation))
         mean = total / n_views
-        return torch.where(mean < 0, -1.0, 1.0) * mean.abs() ** options.power
+        return torch.where(mean < 0, -1.0, 1.0) * mean.abs() ** spec.power
 
-    expected = features(torch.from_numpy(store.images.copy()), options.n_views)
-    torch.testing.assert_close(network.features(store), expected, rtol=1e-3, atol=1e-4)
-    assert run.network(weights, options) is network
-    training = run._training
-    assert training is not None
+    expected = features(torch.from_numpy(store.images.copy()), spec.n_views)
+    data = network.feature_set(store, spec)
+    torch.testing.assert_close(data.features, expected, rtol=1e-3, atol=1e-4)
+    assert run.network(weights, input_size=spec.input_size) is network
+    training = Store.open("tiny", "train", data_dir)
     mean = features(torch.from_numpy(training.images.copy()), 1).mean(0)
-    centre = network.centre()
-    assert centre is not None
-    torch.testing.assert_close(centre, mean, rtol=1e-3, atol=1e-3)
+    assert data.centre is not None
+    torch.testing.assert_close(data.centre, mean, rtol=1e-3, atol=1e-3)
 
 
 def test_results_are_of_their_options_and_say_so(trained: Path, data_dir: Path) -> None:
-    base = Request(shots=(5,), n_way=2, n_query=5, n_episodes=50)
-    requests = [replace(base, **vars(options)) for options in OPTIONS]
-    found = [evaluate_run(trained, request, data_dir=data_dir)[0] for request in requests]
-    assert [one.options for one in found] == OPTIONS
-    assert len({one.accuracy.per_episode.numpy().tobytes() for one in found}) > 2
-    again = [
-        evaluate_run(trained, request, data_dir=data_dir)[0] for request in requests
-    ]  # from files
-    assert [one.as_dict() for one in again] == [one.as_dict() for one in found]
-    run = TrainedRun(trained, data_dir=data_dir)
-    network, store = run.network(run.best_weights(5, "centroid"), OPTIONS[-1]), run.store("test")
-    accuracy = evaluate_features(
-        network.features(store),
-        store.labels,
-        centre=network.centre(),
-        n_shot=5,
-        n_way=2,
-        n_query=5,
-        n_episodes=50,
-    )
-    assert accuracy.mean == found[-1].accuracy.mean
+    specs = list(SPECS.values())
+    evaluations = evaluate_run(trained, specs, data_dir=data_dir)
+    assert [evaluation.spec for evaluation in evaluations] == specs
+    contents = {evaluation.accuracy.per_episode.numpy().tobytes() for evaluation in evaluations}
+    assert len(contents) > 2
+    from_files = evaluate_run(trained, specs, data_dir=data_dir)
+    assert [again.as_dict() for again in from_files] == [first.as_dict() for first in evaluations]
+    run = open_run(trained, data_dir=data_dir)
+    network = run.network(run.best_weights(5, "centroid"), input_size=specs[-1].input_size)
+    data = network.feature_set(run.store("test"), specs[-1])
+    accuracy = evaluate_features(data, n_way=2, n_query=5, n_episodes=50)
+    assert accuracy.mean == evaluations[-1].accuracy.mean
 
 
 def test_weights_alone_need_the_training_split_for_some(
     trained: Path, data_dir: Path, tmp_path: Path
 ) -> None:
-    weights = TrainedRun(trained, data_dir=data_dir).best_weights(5, "centroid")
-    request = Request(dataset="tiny", shots=(1,), n_way=2, n_query=5, n_episodes=20)
-    for options in (OPTIONS[0], OPTIONS[-1]):
-        found = evaluate_weights(weights, replace(request, **vars(options)), data_dir=data_dir)
-        assert found[0].options == options
+    weights = open_run(trained, data_dir=data_dir).best_weights(5, "centroid")
+    for spec in (SPECS["plain"], SPECS["all"]):
+        (evaluation,) = evaluate_weights(weights, spec, data_dir=data_dir)
+        (of_run,) = evaluate_run(trained, spec, data_dir=data_dir)
+        assert torch.equal(evaluation.accuracy.per_episode, of_run.accuracy.per_episode)
     (data_dir / "tiny").rename(tmp_path / "aside")
     try:
         prepare_tiny(data_dir / "more", name="other", seed=3, n_images=12)
-        elsewhere = replace(request, dataset="other", n_views=2)
-        assert (
-            evaluate_weights(weights, elsewhere, data_dir=data_dir / "more")[0].options.n_views == 2
-        )
-        with pytest.raises(InputError, match="power.*training split"):
-            evaluate_weights(weights, replace(elsewhere, power=0.5), data_dir=data_dir / "more")
+        elsewhere = replace(SPECS["views"], dataset="other")
+        with pytest.warns(UserWarning, match="classes of the same names"):
+            assert evaluate_weights(weights, elsewhere, data_dir=data_dir / "more")
+        powered = replace(elsewhere, power=0.5)
+        with (
+            pytest.warns(UserWarning, match="classes of the same names"),
+            pytest.raises(InputError, match="power.*training split"),
+        ):
+            evaluate_weights(weights, powered, data_dir=data_dir / "more")
     finally:
         (tmp_path / "aside").rename(data_dir / "tiny")

@@ -12,14 +12,15 @@ from tests.helpers.tiny import prepare_tiny
 
 from nearshot.cli import main
 from nearshot.errors import InputError
+from nearshot.evaluation import EvaluationSpec
+from nearshot.io import read_json
 from nearshot.paper.measurement import measure
 from nearshot.paper.results import Measurement
-from nearshot.runs.evaluate import Request, evaluate_run, evaluate_weights
-from nearshot.runs.network import TrainedRun, Unfinished
+from nearshot.runs import Unfinished, evaluate_run, evaluate_weights, open_run
 from nearshot.training import Hardware, OwnLoss, TrainConfig, TrainResult, train
 
 CPU = Hardware(accelerator="cpu")
-ASKED = Request(n_way=2, n_episodes=30)
+SPECS = [EvaluationSpec(n_way=2, n_shot=n_shot, n_episodes=30) for n_shot in (1, 5)]
 Stopped = tuple[Path, TrainResult]
 
 
@@ -57,20 +58,20 @@ def test_a_stopped_run_is_measured_with_its_best_weights_so_far(
 ) -> None:
     run, result = stopped
     assert not result.finished
-    found = evaluate_run(run, ASKED, data_dir=data_dir, unfinished=True)
-    assert [one.n_shot for one in found] == [1, 5]
-    for one in found:
-        assert one.unfinished == Unfinished(epochs_done=3, epochs=6)
-        assert (
-            one.weights
-            == f"epoch-{result.best_epochs[f'{one.n_shot}-shot centroid']:04d}.safetensors"
-        )
-        asked = replace(ASKED, shots=(one.n_shot,))
-        (alone,) = evaluate_weights(run / "weights" / one.weights, asked, data_dir=data_dir)
-        assert torch.equal(one.accuracy.per_episode, alone.accuracy.per_episode)
+    evaluations = evaluate_run(run, SPECS, data_dir=data_dir, unfinished=True)
+    assert [evaluation.spec for evaluation in evaluations] == SPECS
+    for evaluation in evaluations:
+        assert evaluation.unfinished == Unfinished(epochs_done=3, epochs=6)
+        epoch = result.best_epochs[f"{evaluation.spec.n_shot}-shot centroid"]
+        assert evaluation.weights == f"epoch-{epoch:04d}.safetensors"
+        weights = run / "weights" / evaluation.weights
+        (alone,) = evaluate_weights(weights, evaluation.spec, data_dir=data_dir)
+        assert torch.equal(evaluation.accuracy.per_episode, alone.accuracy.per_episode)
         assert alone.unfinished is None
-    files = [file.name for file in (run / "evaluations").iterdir()]
-    assert [name.startswith("unfinished-3-of-6-epochs,test,") for name in files] == [True, True]
+    files = list((run / "evaluations").iterdir())
+    assert len(files) == 2
+    for file in files:
+        assert read_json(file)["key"]["unfinished"] == {"epochs_done": 3, "epochs": 6}
 
 
 def test_recipes_and_who_does_not_ask_for_it_get_no_unfinished_run(
@@ -78,9 +79,9 @@ def test_recipes_and_who_does_not_ask_for_it_get_no_unfinished_run(
 ) -> None:
     run, _ = stopped
     with pytest.raises(InputError, match="not a finished run"):
-        evaluate_run(run, ASKED, data_dir=data_dir)
+        evaluate_run(run, SPECS, data_dir=data_dir)
     with pytest.raises(InputError, match="finished run"):
-        measure(TrainedRun(run, data_dir=data_dir), [Measurement("test", 5, "centroid")])
+        measure(open_run(run, data_dir=data_dir), [Measurement("test", 5, "centroid")])
     assert not (run / "evaluations").exists()
 
 
@@ -91,14 +92,15 @@ def test_the_finished_run_does_not_answer_with_what_was_measured_before(
     run = tmp_path / "run"
     trained(TINY, run, data_dir)
     (run / "result.json").rename(tmp_path / "result.json")
-    before = evaluate_run(run, ASKED, data_dir=data_dir, unfinished=True)
+    before = evaluate_run(run, SPECS, data_dir=data_dir, unfinished=True)
     (tmp_path / "result.json").rename(run / "result.json")
-    after = evaluate_run(run, ASKED, data_dir=data_dir, unfinished=True)
+    after = evaluate_run(run, SPECS, data_dir=data_dir, unfinished=True)
     assert [one.weights for one in after] == [one.weights for one in before]
     assert [one.unfinished for one in before] == [Unfinished(3, 3)] * 2
     assert [one.unfinished for one in after] == [None] * 2
-    names = sorted(file.name for file in (run / "evaluations").iterdir())
-    assert [name.startswith("unfinished") for name in names] == [False, False, True, True]
+    keys = [read_json(file)["key"] for file in (run / "evaluations").iterdir()]
+    assert len(keys) == 4
+    assert [key["unfinished"] for key in keys].count(None) == 2
     train(
         replace(TINY, seed=1),
         folder=run,
@@ -111,12 +113,12 @@ def test_the_finished_run_does_not_answer_with_what_was_measured_before(
 
 
 def test_weights_that_are_opened_may_be_removed(stopped: Stopped, data_dir: Path) -> None:
-    opened = TrainedRun(stopped[0], data_dir=data_dir, unfinished=True)
+    opened = open_run(stopped[0], data_dir=data_dir, unfinished=True)
     shutil.rmtree(stopped[0] / "weights")
-    assert len(evaluate_run(opened, ASKED)) == 2
+    assert len(evaluate_run(opened, SPECS)) == 2
     (stopped[0] / "checkpoint.pt").unlink()
     with pytest.raises(InputError, match="nothing to measure yet"):
-        evaluate_run(stopped[0], ASKED, data_dir=data_dir, unfinished=True)
+        evaluate_run(stopped[0], SPECS, data_dir=data_dir, unfinished=True)
 
 
 def test_the_command_line_says_that_a_run_is_unfinished(
@@ -127,9 +129,9 @@ def test_the_command_line_says_that_a_run_is_unfinished(
         str(stopped[0]),
         "--data-dir",
         str(data_dir),
-        "--way",
+        "--n-way",
         "2",
-        "--episodes",
+        "--n-episodes",
         "30",
     ]
     assert main(command) == 0

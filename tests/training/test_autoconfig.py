@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import pytest
 from hypothesis import given
@@ -15,11 +15,11 @@ from tests.helpers.tiny import prepare_tiny
 from nearshot.cli import main
 from nearshot.cli.train import parse
 from nearshot.data import Store
-from nearshot.episode_shape import EpisodeShape, ImagesByClass
+from nearshot.episode_shape import EpisodeShape
 from nearshot.errors import InputError
-from nearshot.evaluation.episodes import EpisodeSource, EvaluationSpec, SmallClasses
+from nearshot.evaluation.fit import check_split
 from nearshot.training import PRESETS, TrainConfig, autoconfig, train
-from nearshot.training.autoconfig import TRAIN_SETTINGS, autoconfigure, check_split, fit_episodes
+from nearshot.training.autoconfig import TRAIN_SETTINGS, autoconfigure
 from nearshot.training.methods import make_batches
 
 QUICK = [
@@ -52,7 +52,7 @@ def test_a_first_run_and_its_evaluation_need_no_options(
     assert main(command) == 0
     log = capsys.readouterr().err.splitlines()
     changes = [line for line in shown.splitlines() if "instead of" in line]
-    assert [("batch_size 48" in one, "validation_way 2" in one) for one in changes] == [
+    assert [("batch_size 48" in one, "validation_n_way 2" in one) for one in changes] == [
         (True, False),
         (False, True),
     ]
@@ -81,7 +81,7 @@ def test_a_first_run_and_its_evaluation_need_no_options(
     assert (run / "config.json").read_text() == begun
 
     capsys.readouterr()
-    assert main(["evaluate", str(run), *where, "--episodes", "10", "--json"]) == 0
+    assert main(["evaluate", str(run), *where, "--n-episodes", "10", "--json"]) == 0
     out, err = capsys.readouterr()
     assert "n_way 2 instead of 5" in err
     protocol = json.loads(out)[0]["accuracy"]["protocol"]
@@ -248,58 +248,6 @@ def test_an_epoch_of_few_images_has_several_steps(
     assert (
         adapted(sizes, {"batch_size": 90}, config=TrainConfig())[0].batch_size == 90
     )  # a given size stays
-
-
-@given(
-    sizes=st.lists(st.integers(1, 30), min_size=2, max_size=8).filter(
-        lambda s: sum(one >= 2 for one in s) >= 2
-    ),
-    n_way=st.integers(2, 8),
-    shots=st.lists(st.integers(1, 12), min_size=1, max_size=3, unique=True),
-    n_query=st.integers(1, 20),
-    validation=st.booleans(),
-)
-def test_fitting_episodes_can_be_drawn(
-    sizes: list[int], n_way: int, shots: list[int], n_query: int, validation: bool
-) -> None:
-    labels = labels_of(*sizes)
-    given: dict[str, Any] = {"n_way": n_way, "n_query": n_query, "validation": validation}
-    settings, messages = fit_episodes(ImagesByClass(labels), "test", shots=shots, **given)
-    assert 2 <= settings["n_way"] <= n_way
-    assert 1 <= settings["n_query"] <= n_query
-    assert max(settings["shots"]) <= max(shots)
-    for n_shot in settings["shots"]:
-        small_classes: SmallClasses = "leave out" if validation else settings["least_images"]
-        spec = EvaluationSpec(
-            settings["n_way"], n_shot, settings["n_query"], 1, small_classes=small_classes
-        )
-        source = EpisodeSource(labels, spec)
-        assert validation or source.n_classes_left_out <= sizes.count(1) + len(sizes) // 5
-    assert bool(messages) == (list(settings.values()) != [n_way, tuple(shots), n_query, 1])
-
-
-@pytest.mark.parametrize(
-    ("sizes", "expected", "n_skipped"),
-    [
-        ([30] * 7 + [2], (5, (1, 5), 15), 1),
-        ([30] * 4 + [2], (4, (1, 5), 15), 1),  # rather fewer ways than fewer shots
-        ([30] * 7 + [11], (5, (1, 5), 6), 0),  # over half of what an episode has: fewer queries
-        ([30, 30, 2, 2, 2, 2], (5, (1,), 1), 0),  # most are small: these are the data
-        ([2, 1] * 3 + [3] * 3, (5, (1,), 1), 3),  # there is no episode of a single image
-        ([4, 4, 4], (3, (1,), 3), 0),
-    ],
-)
-def test_a_tiny_class_does_not_ruin_a_measurement(
-    sizes: list[int], expected: tuple[int, tuple[int, ...], int], n_skipped: int
-) -> None:
-    by_class = ImagesByClass(labels_of(*sizes), [f"kind {number}" for number in range(len(sizes))])
-    settings, messages = fit_episodes(by_class, "test", n_way=5, shots=(1, 5), n_query=15)
-    *found, least_images = settings.values()
-    assert tuple(found) == expected
-    tiny = [number for number, size in enumerate(sizes) if size < least_images]
-    assert len(tiny) == n_skipped
-    for number in tiny:
-        assert f"'kind {number}' ({sizes[number]} image" in messages[0]
 
 
 def test_splits_that_are_too_small_are_refused() -> None:

@@ -11,16 +11,16 @@ from tests.helpers.tiny import prepare_tiny
 
 from nearshot.cli import main
 from nearshot.data import Store
+from nearshot.data.datasets import SOURCES
 from nearshot.errors import FileFormatError, LeakError
+from nearshot.evaluation import EvaluationSpec, TrainingClasses
 from nearshot.io import read_json
 from nearshot.models import load_backbone, read_notes, save_backbone
 from nearshot.paper.measurement import measure, measure_classes
 from nearshot.paper.results import Measurement
-from nearshot.runs.evaluate import Request, evaluate_run, evaluate_weights
-from nearshot.runs.network import TrainedRun
-from nearshot.training.run_folder import TrainingClasses
+from nearshot.runs import evaluate_run, evaluate_weights, open_run
 
-ASKED = Request(n_way=2, n_episodes=5, shots=(1,), n_query=5)
+SPEC = EvaluationSpec(n_way=2, n_shot=1, n_query=5, n_episodes=5)
 RAW = Measurement("test", 1, "centroid", how="raw")
 RECORD = "training_classes.json"
 
@@ -58,13 +58,13 @@ def test_a_run_and_its_weights_record_the_training_classes(trained: Path, data_d
 @pytest.mark.parametrize(
     "measuring",
     [
-        lambda run, data: evaluate_run(run, ASKED, data_dir=data),
-        lambda run, data: evaluate_weights(the_weights(run), ASKED, data_dir=data),
+        lambda run, data: evaluate_run(run, SPEC, data_dir=data),
+        lambda run, data: evaluate_weights(the_weights(run), SPEC, data_dir=data),
         lambda run, data: evaluate_weights(
-            the_weights(run), replace(ASKED, dataset="tiny"), data_dir=data
+            the_weights(run), replace(SPEC, dataset="tiny"), data_dir=data
         ),
-        lambda run, data: measure(TrainedRun(run, data_dir=data), [RAW]),
-        lambda run, data: measure_classes(TrainedRun(run, data_dir=data), ["test"]),
+        lambda run, data: measure(open_run(run, data_dir=data), [RAW]),
+        lambda run, data: measure_classes(open_run(run, data_dir=data), ["test"]),
     ],
     ids=["run", "weights", "weights on a dataset", "recipe", "by class"],
 )
@@ -80,7 +80,7 @@ def test_training_classes_are_refused_whatever_the_splits_are_now(
     assert main(["evaluate", str(run), "--data-dir", str(split_anew)]) == 1
     (run / "result.json").unlink()
     with pytest.raises(LeakError, match="tiny"):
-        evaluate_run(run, ASKED, data_dir=split_anew, unfinished=True)
+        evaluate_run(run, SPEC, data_dir=split_anew, unfinished=True)
 
 
 def test_weights_that_know_their_classes_do_not_need_the_training_split(
@@ -88,11 +88,11 @@ def test_weights_that_know_their_classes_do_not_need_the_training_split(
 ) -> None:
     prepare_tiny(tmp_path)
     (tmp_path / "tiny" / "16" / "train" / "manifest.json").write_text("{")
-    assert evaluate_weights(the_weights(run), ASKED, data_dir=tmp_path)
+    assert evaluate_weights(the_weights(run), SPEC, data_dir=tmp_path)
     with pytest.raises(FileFormatError):
-        evaluate_weights(the_weights(run), replace(ASKED, layers=(3, 4)), data_dir=tmp_path)
+        evaluate_weights(the_weights(run), replace(SPEC, layers=(3, 4)), data_dir=tmp_path)
     with pytest.raises(FileFormatError):
-        evaluate_weights(without_note(run), ASKED, data_dir=tmp_path)
+        evaluate_weights(without_note(run), SPEC, data_dir=tmp_path)
 
 
 def test_without_a_record_the_current_training_split_decides(run: Path, tmp_path: Path) -> None:
@@ -100,26 +100,28 @@ def test_without_a_record_the_current_training_split_decides(run: Path, tmp_path
     splits = tmp_path / "tiny" / "16"
     (splits / "leaky").symlink_to(splits / "train")
     with pytest.raises(LeakError):
-        evaluate_weights(without_note(run), replace(ASKED, split="leaky"), data_dir=tmp_path)
+        evaluate_weights(without_note(run), replace(SPEC, split="leaky"), data_dir=tmp_path)
 
 
 def test_the_training_split_may_be_requested(run: Path, data_dir: Path, split_anew: Path) -> None:
-    asked = replace(ASKED, split="train")
+    spec = replace(SPEC, split="train")
     for where in (data_dir, split_anew):
-        assert evaluate_weights(the_weights(run), asked, data_dir=where)
-        assert evaluate_run(run, asked, data_dir=where)
+        assert evaluate_weights(the_weights(run), spec, data_dir=where)
+        assert evaluate_run(run, spec, data_dir=where)
 
 
 def test_equal_names_in_a_dataset_of_ones_own_give_a_warning(run: Path, tmp_path: Path) -> None:
     stores = prepare_tiny(tmp_path, name="others", seed=1)
     record = json.loads((run / RECORD).read_text())
     shared = set(record["classes"]) & set(stores["test"].class_names)
-    asked = replace(ASKED, dataset="others")
-    said = list[str]()
-    assert evaluate_run(run, asked, data_dir=tmp_path, tell=said.append)
-    assert evaluate_weights(the_weights(run), asked, data_dir=tmp_path, tell=said.append)
-    assert said[0] == said[1]
-    assert all(name in said[0] for name in ("tiny", "others", *map(repr, shared)))
+    spec = replace(SPEC, dataset="others")
+    with pytest.warns(UserWarning, match="tiny.* others") as of_run:
+        assert evaluate_run(run, spec, data_dir=tmp_path)
+    with pytest.warns(UserWarning, match="tiny.* others") as of_weights:
+        assert evaluate_weights(the_weights(run), spec, data_dir=tmp_path)
+    message = str(of_run[0].message)
+    assert message == str(of_weights[0].message)
+    assert all(repr(name) in message for name in shared)
 
 
 @pytest.mark.parametrize("split", ["train", "test"])
@@ -128,9 +130,14 @@ def test_the_datasets_that_nearshot_knows_share_classes_where_they_share_names(
 ) -> None:
     """Some of miniImageNet's test classes are among tieredImageNet's training classes, by their names in WordNet."""
     store = prepare_tiny(tmp_path, name="mini-imagenet", n_images=2)[split]
-    one = store.class_names[0]
-    with pytest.raises(LeakError, match=f"'{one}'.* on tiered-imagenet"):
-        TrainingClasses("tiered-imagenet", (one, "n00000001")).check_unseen(store, split)
-    TrainingClasses("tiered-imagenet", ("n00000001",)).check_unseen(store, split)
-    TrainingClasses("my-photos", (one,)).check_unseen(store, split)
-    assert TrainingClasses("my-photos", ("n00000001",)).doubt(store) is None
+    name = store.class_names[0]
+
+    def check(classes: TrainingClasses) -> None:
+        classes.check_unseen(store.dataset, split, store.class_names, known_datasets=SOURCES)
+
+    with pytest.raises(LeakError, match=f"'{name}'.* on tiered-imagenet"):
+        check(TrainingClasses("tiered-imagenet", (name, "n00000001")))
+    check(TrainingClasses("tiered-imagenet", ("n00000001",)))
+    check(TrainingClasses("my-photos", (name,)))
+    other = TrainingClasses("my-photos", ("n00000001",))
+    assert other.warning_about(store.dataset, store.class_names) is None

@@ -87,17 +87,17 @@ def test_train_then_evaluate(data_dir: Path, tmp_path: Path, capsys: Captured) -
     out, err = capsys.readouterr()
     assert f"nearshot evaluate {run}" in out
     assert "epoch 2/2: loss" in err
-    measure = ["evaluate", str(run), *where, "--way", "2", "--episodes", "20"]
+    measure = ["evaluate", str(run), *where, "--n-way", "2", "--n-episodes", "20"]
     assert main([*measure, "--classifier", "centroid", "soft", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     expected = [(1, "centroid"), (1, "soft"), (5, "centroid"), (5, "soft")]
-    assert [(one["n_shot"], one["classifier"]) for one in found] == expected
+    assert [(one["spec"]["n_shot"], one["spec"]["classifier"]) for one in found] == expected
     assert found[0]["accuracy"]["protocol"]["split"] == "test"
     assert (
-        main([*measure, "--shots", "3", "--json"]) == 0
+        main([*measure, "--n-shot", "3", "--json"]) == 0
     )  # Matching Networks are reported with soft assignment
     (found,) = json.loads(capsys.readouterr().out)
-    assert (found["classifier"], len(found["accuracy"]["per_episode"])) == ("soft", 20)
+    assert (found["spec"]["classifier"], len(found["accuracy"]["per_episode"])) == ("soft", 20)
     best = json.loads((run / "result.json").read_text())["best"]
     nearest = best["1-shot soft"]["epoch"]  # of 1 and 5, as far from 3, the smaller
     assert found["weights"] == f"epoch-{nearest:04d}.safetensors"
@@ -132,9 +132,9 @@ def test_classes_are_listed_the_hardest_first(
         "evaluate",
         str(tmp_path / "own.safetensors"),
         *where,
-        "--way",
+        "--n-way",
         "2",
-        "--episodes",
+        "--n-episodes",
         "50",
         "--by-class",
     ]
@@ -155,26 +155,3 @@ def test_classes_are_listed_the_hardest_first(
             line.split("│")[1].strip() for line in table.splitlines() if line.startswith("│")
         ] == expected
         assert f"{hardest['mean']:.2f} ± {hardest['interval95']:.2f}" in table
-
-
-def test_embedding_many_images_is_announced_unless_the_result_is_stored(
-    run: Path, data_dir: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("nearshot.runs.evaluate.MANY", 60)
-    for shown in (True, False):
-        assert (
-            main(
-                [
-                    "evaluate",
-                    str(run),
-                    "--data-dir",
-                    str(data_dir),
-                    "--way",
-                    "2",
-                    "--episodes",
-                    "10",
-                ]
-            )
-            == 0
-        )
-        assert ("60 images of tiny" in capsys.readouterr().err) == shown

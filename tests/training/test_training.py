@@ -23,11 +23,18 @@ import nearshot
 from nearshot.data import Store
 from nearshot.data.augment import Augmentation
 from nearshot.errors import InputError
-from nearshot.evaluation import embed, evaluate_features
+from nearshot.evaluation import (
+    CLASSIFIERS,
+    Classifier,
+    EvaluationSpec,
+    embed,
+    evaluate_features,
+    knn,
+)
 from nearshot.losses import nca_loss
 from nearshot.models import build_backbone, save_backbone
-from nearshot.runs.evaluate import Request, evaluate_run, evaluate_weights, file_name
-from nearshot.runs.network import TrainedRun
+from nearshot.runs import evaluate_run, evaluate_weights, open_run
+from nearshot.runs.evaluate import CachedEvaluation
 from nearshot.training import (
     METHODS,
     Hardware,
@@ -124,32 +131,37 @@ def test_weights_load_and_give_the_accuracy_that_was_logged(run: Path, data_dir:
 
 def test_a_run_is_measured_with_the_epochs_that_were_best(run: Path, data_dir: Path) -> None:
     best = best_of(run)
-    request = Request(n_way=2, n_episodes=40, classifiers=("centroid", "soft", "knn"))
-    found = evaluate_run(run, request, data_dir=data_dir)
-    assert [(one.n_shot, one.classifier) for one in found] == list(
-        product((1, 5), request.classifiers)
-    )
-    for one in found:
-        chosen_by = f"{one.n_shot}-shot {'centroid' if one.classifier == 'knn' else one.classifier}"
-        assert one.weights == f"epoch-{best[chosen_by]['epoch']:04d}.safetensors"
-        asked = replace(request, classifiers=(one.classifier,))
-        alone = evaluate_weights(run / "weights" / one.weights, asked, data_dir=data_dir)
-        twin = next(other for other in alone if other.n_shot == one.n_shot)
-        assert torch.equal(one.accuracy.per_episode, twin.accuracy.per_episode)
+    specs = [
+        EvaluationSpec(n_way=2, n_shot=n_shot, n_episodes=40, classifier=classifier)
+        for n_shot, classifier in product((1, 5), ("centroid", "soft", "knn"))
+    ]
+    evaluations = evaluate_run(run, specs, data_dir=data_dir)
+    assert [evaluation.spec for evaluation in evaluations] == specs
+    for spec, evaluation in zip(specs, evaluations, strict=True):
+        validated = "centroid" if spec.classifier == "knn" else spec.classifier
+        epoch = best[f"{spec.n_shot}-shot {validated}"]["epoch"]
+        assert evaluation.weights == f"epoch-{epoch:04d}.safetensors"
+        weights = run / "weights" / evaluation.weights
+        (alone,) = evaluate_weights(weights, spec, data_dir=data_dir)
+        assert torch.equal(evaluation.accuracy.per_episode, alone.accuracy.per_episode)
 
 
 def test_the_classes_of_each_answer_make_it_up(run: Path, tmp_path: Path) -> None:
     data_dir = tmp_path
     prepare_tiny(data_dir, split_seed=0, contrast=4)  # hard to tell apart
-    request = Request(
-        n_way=3, n_query=4, n_episodes=60, classifiers=("centroid", "knn"), seed=2, by_class=True
-    )
+    specs = [
+        EvaluationSpec(
+            n_way=3, n_shot=n_shot, n_query=4, n_episodes=60, classifier=classifier, seed=2
+        )
+        for n_shot, classifier in product((1, 5), ("centroid", "knn"))
+    ]
     names = set(Store.open("tiny", "test", data_dir).class_names)
-    measured = evaluate_run(run, request, data_dir=data_dir)
-    kept = evaluate_run(run, request, data_dir=data_dir)
-    of_file = evaluate_weights(run / "weights" / measured[0].weights, request, data_dir=data_dir)
-    plain = evaluate_run(run, replace(request, by_class=False), data_dir=data_dir)
-    assert all(one.by_class is None and "by_class" not in one.as_dict() for one in plain)
+    measured = evaluate_run(run, specs, by_class=True, data_dir=data_dir)
+    kept = evaluate_run(run, specs, by_class=True, data_dir=data_dir)
+    weights = run / "weights" / measured[0].weights
+    of_file = evaluate_weights(weights, specs, by_class=True, data_dir=data_dir)
+    plain = evaluate_run(run, specs, data_dir=data_dir)
+    assert all(one.by_class is None for one in plain)
     for one in (*measured, *of_file):
         assert one.by_class is not None
         assert set(one.by_class) == names
@@ -161,47 +173,86 @@ def test_the_classes_of_each_answer_make_it_up(run: Path, tmp_path: Path) -> Non
 
 
 def test_the_test_split_is_read_once(run: Path, data_dir: Path) -> None:
-    request = Request(n_way=2, n_episodes=30)
-    first = evaluate_run(run, request, data_dir=data_dir)
+    spec = EvaluationSpec(n_way=2, n_episodes=30)
+    first = evaluate_run(run, spec, data_dir=data_dir)
     (run / "weights").rename(run / "elsewhere")  # so nothing can be measured
-    again = evaluate_run(run, request, data_dir=data_dir)
+    again = evaluate_run(run, spec, data_dir=data_dir)
     with pytest.raises(InputError, match="weights file"):
-        evaluate_run(run, replace(request, seed=1), data_dir=data_dir)
+        evaluate_run(run, replace(spec, seed=1), data_dir=data_dir)
     assert [one.as_dict() for one in again] == [one.as_dict() for one in first]
 
 
-def test_another_question_has_another_file(run: Path, data_dir: Path) -> None:
-    asked = Request(shots=(1,), classifiers=("centroid",))
-    opened = TrainedRun(run, data_dir=data_dir, device="cpu", precision="float32")
-    rough = TrainedRun(run, data_dir=data_dir, device="cpu", precision="bfloat16")
-    weights, store = opened.best_weights(1, "centroid"), opened.store("test")
-    changes: dict[str, Any] = {
-        "split": "val",
-        "shots": (5,),
-        "classifiers": ("soft",),
-        "layers": (3, 4),
-        "n_way": 4,
-    }
-    changes |= {"n_query": 4, "least_images": 2, "n_episodes": 4, "seed": 4, "by_class": True}
-    requests = [asked, *(replace(asked, **{name: value}) for name, value in changes.items())]
-    names = [file_name(opened, request, weights, store) for request in requests]
-    names.append(file_name(opened, asked, weights.with_stem("epoch-0099"), store))
-    names.append(file_name(opened, asked, weights, opened.store("val")))
-    names.append(file_name(opened, asked, weights, store, also=["fine-tuned by 5 steps"]))
-    names.append(file_name(rough, asked, weights, store))
-    assert len(set(names)) == len(names)
-    assert not any(" " in name for name in names)
+def test_embedding_is_logged_unless_the_result_is_stored(
+    run: Path, data_dir: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    spec = EvaluationSpec(n_way=2, n_episodes=30)
+    for is_embedded in (True, False):
+        caplog.clear()
+        with caplog.at_level("INFO", logger="nearshot.runs"):
+            evaluate_run(run, spec, data_dir=data_dir)
+        assert ("60 images of tiny" in caplog.text) == is_embedded
+
+
+def test_another_evaluation_has_another_file(run: Path, data_dir: Path) -> None:
+    spec = EvaluationSpec(n_shot=1)
+    opened = open_run(run, data_dir=data_dir, device="cpu", precision="float32")
+    rough = open_run(run, data_dir=data_dir, device="cpu", precision="bfloat16")
+    weights = opened.best_weights(1, "centroid")
+    store = opened.store("test")
+    specs = [
+        spec,
+        replace(spec, split="val"),
+        replace(spec, n_shot=5),
+        replace(spec, classifier="soft"),
+        replace(spec, layers=(3, 4)),
+        replace(spec, n_way=4),
+        replace(spec, n_query=4),
+        replace(spec, least_images=2),
+        replace(spec, n_episodes=4),
+        replace(spec, seed=4),
+        replace(spec, normalise=False),
+        replace(spec, centred=False),
+        replace(spec, n_views=2),
+        replace(spec, power=0.5),
+        replace(spec, input_size=8),
+    ]
+    cached = [CachedEvaluation(opened, other, weights, store) for other in specs]
+    cached += [
+        CachedEvaluation(opened, spec, weights, store, by_class=True),
+        CachedEvaluation(opened, spec, weights, store, adapted="fine-tuned by 5 steps"),
+        CachedEvaluation(opened, spec, weights.with_stem("epoch-0099"), store),
+        CachedEvaluation(opened, spec, weights, opened.store("val")),
+        CachedEvaluation(rough, spec, weights, store),
+    ]
+    assert len({evaluation.name for evaluation in cached}) == len(cached)
+    same = CachedEvaluation(
+        opened, replace(spec, classifier=CLASSIFIERS["centroid"]), weights, store
+    )
+    assert same.name == cached[0].name
+
+
+def test_a_classifier_of_ones_own_is_measured_each_time(run: Path, data_dir: Path) -> None:
+    """Its name does not identify it."""
+    for k in (1, 3):
+        spec = EvaluationSpec(n_way=2, n_episodes=30, classifier=Classifier("own", knn(k).scores))
+        (evaluation,) = evaluate_run(run, spec, data_dir=data_dir)
+        plain = replace(spec, classifier=knn(k))
+        (expected,) = evaluate_run(run, plain, data_dir=data_dir)
+        assert torch.equal(evaluation.accuracy.per_episode, expected.accuracy.per_episode)
+    assert not (run / "evaluations").exists()
 
 
 def test_weights_that_do_not_say_what_they_were_trained_on_need_a_dataset(
     data_dir: Path, tmp_path: Path
 ) -> None:
-    weights, asked = tmp_path / "weights.safetensors", Request(n_way=2, n_episodes=5, shots=(1,))
+    weights = tmp_path / "weights.safetensors"
+    spec = EvaluationSpec(n_way=2, n_shot=1, n_episodes=5)
     save_backbone(build_backbone("conv4-32", input_size=16), weights)
     with pytest.raises(InputError, match=r"weights\.safetensors .* dataset"):
-        evaluate_weights(weights, asked, data_dir=data_dir)
-    (found,) = evaluate_weights(weights, replace(asked, dataset="tiny"), data_dir=data_dir)
-    assert (found.dataset, found.weights) == ("tiny", "weights.safetensors")
+        evaluate_weights(weights, spec, data_dir=data_dir)
+    spec = replace(spec, dataset="tiny")
+    (evaluation,) = evaluate_weights(weights, spec, data_dir=data_dir)
+    assert (evaluation.dataset, evaluation.weights) == ("tiny", "weights.safetensors")
 
 
 def test_equal_seeds_give_equal_runs_and_equal_files(trained: Path, train_tiny: TrainTiny) -> None:

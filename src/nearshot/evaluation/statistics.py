@@ -205,95 +205,72 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Difference:
-    """The mean difference of two groups of accuracies, in points.
-
-    Attributes:
-        mean: the mean of the first group minus that of the second.
-        half_width: half its 95 % interval; NaN where a group has a single accuracy.
-        n_first: how many accuracies the first group has.
-        n_second: how many the second has.
-        standard_error: the standard error of the mean; NaN where a group has a single accuracy.
-        degrees_of_freedom: those of Student's t; NaN where a group has a single accuracy.
-    """
+    """The mean of some seeds' accuracies minus that of others, in points, with half its interval."""
 
     mean: float
     half_width: float
     n_first: int
     n_second: int
-    standard_error: float = field(default=math.nan, repr=False)
-    degrees_of_freedom: float = field(default=math.nan, repr=False)
 
     def __str__(self) -> str:
         return f"{self.mean:+.2f} ± {self.half_width:.2f}"
 
-    def half_width_for(self, n_comparisons: int) -> float:
-        """Return half the interval that all of `n_comparisons` need to be at 95 % (Bonferroni)."""
-        return self.standard_error * _student(self.degrees_of_freedom, 0.05 / n_comparisons)
 
-
-def welch(firsts: Sequence[float], seconds: Sequence[float]) -> Difference:
-    """Compare the accuracies of two runs, each over its own seeds, by Welch's interval.
+def welch(
+    firsts: Sequence[float], seconds: Sequence[float], *, confidence: float = 0.95
+) -> Difference:
+    """Return the difference of two runs, each with at least two seeds, with Welch's interval.
 
     The seeds are not paired: the same seed of another method draws other batches.
 
     >>> print(welch([62.0, 62.5, 63.0], [60.0, 61.0]))
     +2.00 ± 2.99
     """
-    _check_accuracies(firsts)
-    _check_accuracies(seconds)
-    mean = statistics.fmean(firsts) - statistics.fmean(seconds)
+    _check_seeds(firsts, seconds)
     n_first = len(firsts)
     n_second = len(seconds)
-    if n_first == 1 or n_second == 1:
-        return Difference(mean, math.nan, n_first, n_second)
     first_error = statistics.variance(firsts) / n_first  # squared
     second_error = statistics.variance(seconds) / n_second
     error = first_error + second_error
-    if error == 0:
-        degrees = float(n_first + n_second - 2)
-    else:
+    half_width = 0.0
+    if error > 0:
         parts = first_error**2 / (n_first - 1) + second_error**2 / (n_second - 1)
-        degrees = error**2 / parts
-    standard_error = math.sqrt(error)
-    half_width = standard_error * _student(degrees, 0.05)
-    return Difference(mean, half_width, n_first, n_second, standard_error, degrees)
+        half_width = math.sqrt(error) * _student(error**2 / parts, confidence)
+    mean = statistics.fmean(firsts) - statistics.fmean(seconds)
+    return Difference(mean, half_width, n_first, n_second)
 
 
-def paired(firsts: Sequence[float], seconds: Sequence[float]) -> Difference:
-    """Compare one run that was measured in two ways, seed by seed, by Student's interval.
+def paired(
+    firsts: Sequence[float], seconds: Sequence[float], *, confidence: float = 0.95
+) -> Difference:
+    """Return the difference of one run measured in two ways, with Student's interval over seeds.
 
-    Both sides of a pair have the same weights, so what a seed shares cancels.
+    Both sides of a pair have the same weights, so what they share cancels. At least two seeds.
 
     >>> print(paired([62.0, 64.0, 66.0], [61.0, 62.5, 65.0]))
     +1.17 ± 0.72
     """
-    _check_accuracies(firsts)
-    _check_accuracies(seconds)
+    _check_seeds(firsts, seconds)
     n_seeds = len(firsts)
-    if len(seconds) != n_seeds:
-        raise InputError(
-            f"firsts and seconds must have one accuracy per seed (got {n_seeds} and {len(seconds)})."
-        )
     differences = [first - second for first, second in zip(firsts, seconds, strict=True)]
-    mean = statistics.fmean(differences)
-    if n_seeds == 1:
-        return Difference(mean, math.nan, 1, 1)
-    degrees = float(n_seeds - 1)
-    standard_error = statistics.stdev(differences) / math.sqrt(n_seeds)
-    half_width = standard_error * _student(degrees, 0.05)
-    return Difference(mean, half_width, n_seeds, n_seeds, standard_error, degrees)
+    error = statistics.stdev(differences) / math.sqrt(n_seeds)
+    half_width = error * _student(n_seeds - 1, confidence)
+    return Difference(statistics.fmean(differences), half_width, n_seeds, n_seeds)
 
 
-def _student(degrees_of_freedom: float, error_rate: float) -> float:
+def _check_seeds(firsts: Sequence[float], seconds: Sequence[float]) -> None:
+    if len(firsts) < 2 or len(seconds) < 2:
+        raise InputError(
+            "firsts and seconds must have the accuracies of at least 2 seeds each (got "
+            f"{len(firsts)} and {len(seconds)})."
+        )
+
+
+def _student(degrees_of_freedom: float, confidence: float) -> float:
     """Return how many standard errors wide half an interval of Student's t is."""
     import scipy.stats  # noqa: PLC0415 (takes most of a second)
 
-    return float(scipy.stats.t.isf(error_rate / 2, degrees_of_freedom))
-
-
-def _check_accuracies(accuracies: Sequence[float]) -> None:
-    if len(accuracies) == 0:
-        raise InputError("firsts and seconds must have at least one accuracy each (got none).")
+    return float(scipy.stats.t.isf((1 - confidence) / 2, degrees_of_freedom))
 
 
 def pool_seeds(accuracies: Sequence[Accuracy]) -> PooledAccuracy:
@@ -315,7 +292,7 @@ def pool_seeds(accuracies: Sequence[Accuracy]) -> PooledAccuracy:
     independent = together if n_different == n_seeds else together.view(n_seeds, -1).mean(0)
     between = math.nan
     if n_seeds > 1:
-        between = _student(n_seeds - 1, 0.05) * float(means.std()) / math.sqrt(n_seeds)
+        between = _student(n_seeds - 1, 0.95) * float(means.std()) / math.sqrt(n_seeds)
     intervals = (interval(independent), interval(together), between)
     return PooledAccuracy(
         float(together.mean()), *intervals, tuple(means.tolist()), accuracies[0].protocol
@@ -381,38 +358,3 @@ def _check_same_protocol(protocols: Sequence[Protocol], what: str, **but: Any) -
             raise InputError(
                 f"Accuracies of different protocols cannot be {what} together: ({first}) and ({other})."
             )
-
-
-@dataclass(frozen=True)
-class Difference:
-    """The mean difference of seeds' accuracies, with half its interval."""
-
-    mean: float
-    half_width: float
-    n_first: int
-    n_second: int
-
-
-def welch(
-    firsts: Sequence[float], seconds: Sequence[float], *, confidence: float = 0.95
-) -> Difference:
-    """Return the mean of some seeds minus that of others, at least two each, with Welch's interval."""
-    import scipy.stats  # noqa: PLC0415 (takes most of a second)
-
-    test = scipy.stats.ttest_ind(firsts, seconds, equal_var=False)
-    interval = test.confidence_interval(confidence)
-    mean = math.fsum(firsts) / len(firsts) - math.fsum(seconds) / len(seconds)
-    half = 0.0 if math.isnan(interval.high) else (interval.high - interval.low) / 2
-    return Difference(mean, half, len(firsts), len(seconds))
-
-
-def paired(
-    firsts: Sequence[float], seconds: Sequence[float], *, confidence: float = 0.95
-) -> Difference:
-    """Return the mean of differences by seed, at least two, with Student's interval."""
-    import scipy.stats  # noqa: PLC0415 (takes most of a second)
-
-    differences = [first - second for first, second in zip(firsts, seconds, strict=True)]
-    interval = scipy.stats.ttest_1samp(differences, 0.0).confidence_interval(confidence)
-    half = 0.0 if math.isnan(interval.high) else (interval.high - interval.low) / 2
-    return Difference(math.fsum(differences) / len(differences), half, len(firsts), len(seconds))
