@@ -6,7 +6,7 @@ MARKERS = "oDs^vP*"
 
 
 def class_style(number: int) -> tuple[str, str]:
-    """Return the colour and the marker of the n-th of many classes; no two of the first 49 have both in common.
+    """Return the colour and the marker of the n-th of many classes; the first 49 pairs differ.
 
     >>> class_style(0), class_style(7)
     (('#000000', 'o'), ('#000000', 'D'))

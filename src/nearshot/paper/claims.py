@@ -1,4 +1,4 @@
-"""The paper's claims: what it says and where, which differences that is about, and where they must lie.
+"""The paper's claims: what it says and where, the differences it is about, where they must lie.
 
 A claim is judged by the 95 % intervals between training seeds of its differences. It is confirmed
 if every interval lies where the sentence says, and contradicted if one lies entirely elsewhere
@@ -81,7 +81,7 @@ ABOUT_HALF_A_POINT = Expectation(low=0.0, high=1.0)
 
 @dataclass(frozen=True)
 class Compared:
-    """Which model is compared with which, and their accuracies; None where they are not measured."""
+    """Which model is compared with which, and their accuracies; None if they are not measured."""
 
     name: str
     seeds: SeedComparison | None
@@ -103,10 +103,8 @@ class Claim:
 
 def judge(expectation: Expectation, compared: Sequence[Compared]) -> Verdict | None:
     """Return the verdict on differences; None if none of them has enough seeds."""
-    measured = []
-    for one in compared:
-        if one.seeds is not None and one.seeds.n_seeds >= LEAST_SEEDS:
-            measured.append(one.seeds)
+    comparisons = [pair.seeds for pair in compared if pair.seeds is not None]
+    measured = [seeds for seeds in comparisons if seeds.n_seeds >= LEAST_SEEDS]
     if not measured:
         return None
     confidence = 1 - 0.05 / len(measured)
@@ -175,7 +173,7 @@ def _ablation_differences(
 
 
 def setups(pairs: Callable[[int], Iterable[tuple[Setup, Setup]]]) -> Differences:
-    """Return the differences of setups of Figure 2, which `pairs` gives for a batch size, for PN and MN."""
+    """Return the differences of setups of Figure 2, given by batch size, for PN and MN."""
     return partial(_setup_differences, pairs=pairs)
 
 
@@ -284,10 +282,10 @@ def all_pairs_and_fractions(results: Results, dataset: str) -> Iterator[Compared
 
 
 def along_the_curve(results: Results, dataset: str) -> Iterator[Compared]:
-    """Yield neighbouring fractions of NCA, and the setups of both networks without the exceptions."""
+    """Yield neighbouring fractions of NCA, and setups of both networks without the exceptions."""
     neighbours = [(more, fewer) for fewer, more in pairwise(FRACTIONS)]
     yield from _fraction_differences(results, dataset, neighbours)
-    shares = {}
+    shares: dict[Setup, float] = {}
     for setup in IN_FIGURE:
         shares[setup] = share_of_pairs(setup_config(dataset, "matching", BATCH_SIZE, setup))
     pairs = partial(more_and_fewer_pairs, shares=shares)
@@ -310,7 +308,7 @@ def distances_from_the_curve(results: Results, dataset: str) -> Iterator[Compare
 
 
 def _curve(results: Results, dataset: str, measurement: Measurement, share: float) -> list[float]:
-    """Return the accuracy of each seed, interpolated between fractions over the logarithm of the share."""
+    """Return the accuracy of each seed, interpolated over the logarithm of the share."""
     below = max((fraction for fraction in FRACTIONS if fraction <= share), default=FRACTIONS[0])
     above = min((fraction for fraction in FRACTIONS if fraction >= share), default=FRACTIONS[-1])
     weight = 0.0 if below == above else math.log(share / below) / math.log(above / below)
@@ -333,7 +331,7 @@ def classifiers_in_order(results: Results, dataset: str) -> Iterator[Compared]:
 
 
 def quoted_methods(results: Results, dataset: str) -> Iterator[Compared]:
-    """Yield NCA on the test split minus the median of the methods that the paper quotes, at its size."""
+    """Yield NCA minus the median of the methods that the paper quotes, on the test split."""
     quoted = [numbers[dataset] for numbers in QUOTED.values() if dataset in numbers]
     for column, n_shot in enumerate(SHOTS):
         median = statistics.median(numbers[column].mean for numbers in quoted)

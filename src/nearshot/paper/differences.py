@@ -1,4 +1,4 @@
-"""Differences between accuracies: two runs, or one run that is measured in two ways, by training seed.
+"""Differences between accuracies by training seed: two runs, or one run measured in two ways.
 
 One run that is measured in two ways is paired by seed, since both sides have the same weights. Two
 runs are not: the seed of one method draws other batches than the same seed of another, so their
@@ -81,7 +81,7 @@ def compare_seeds(
 
 
 def shared_episodes(first: Accuracy, second: Accuracy) -> tuple[Accuracy, Accuracy]:
-    """Return two accuracies on their common episodes: fewer episodes of a seed are the first of more."""
+    """Return two accuracies on the episodes that both have: those of one seed begin alike."""
     n_shared = min(len(first.per_episode), len(second.per_episode))
     same_length = len(first.per_episode) == len(second.per_episode)
     if same_length or first.protocol.seed != second.protocol.seed:

@@ -1,4 +1,4 @@
-"""Parts of figures: styles that work in grey and for the colour-blind, lines with bands, dots with whiskers."""
+"""Parts of figures: lines with bands, dots with whiskers, styles that can be told apart in grey."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -63,8 +63,9 @@ def line_with_band(
 
 
 def half_width(accuracy: PooledAccuracy) -> float:
-    """Return half the 95 % interval between training seeds; over episodes for one, half the distance for two.
+    """Return half the 95 % interval between training seeds, or over episodes for a single one.
 
+    For two seeds return half their distance.
     The interval of two seeds' mean is thirteen times their distance, and would hide everything
     else.
     """

@@ -1,4 +1,7 @@
-"""The paper's settings and numbers, with their table or section, and its errata. No other module has such numbers."""
+"""The paper's settings and numbers, with their table or section, and its errata.
+
+No other module has such numbers.
+"""
 
 import re
 from dataclasses import replace
@@ -57,7 +60,7 @@ Shots = tuple[Number, Number]  # 1-shot, 5-shot
 
 
 class BatchSizeRow(NamedTuple):
-    """A row of Appendix E's table: CIFAR-FS, validation split, nearest centroid; NCA has no setup."""
+    """A row of Appendix E's table: CIFAR-FS, validation, nearest centroid; NCA has no setup."""
 
     batch_size: int
     setup: tuple[int, int] | None  # shots and images of a class
@@ -105,7 +108,7 @@ ABLATION_PAIRS = {3: (896, 31744), 6: (480, 14880), 7: (576, 20170)}
 
 
 class Erratum(NamedTuple):
-    """A number that contradicts the paper's own formulas or another of its numbers, for the notes of tables.
+    """A number that contradicts the paper's own formulas or another of its numbers.
 
     `row` is a row of Appendix E's table: the batch size, shots and images of a class.
     """
@@ -118,7 +121,8 @@ class Erratum(NamedTuple):
     row: tuple[int, tuple[int, int]] | None = None
 
     def __str__(self) -> str:
-        return f"Erratum: {self.where}: printed {self.printed}, follows {self.follows} ({self.reason})."
+        numbers = f"printed {self.printed}, follows {self.follows}"
+        return f"Erratum: {self.where}: {numbers} ({self.reason})."
 
 
 ERRATA = (
@@ -126,8 +130,8 @@ ERRATA = (
         "Appendix E's table, NCA with batches of 512 / 256 / 128, positives",
         "1,792 / 384 / 64",
         "2,041 / 509 / 127 on average",
-        "the printed numbers are those of batches with equally many images of each class; NCA trains on shuffled ones "
-        "(Section 2.2), which have C(b, 2) · 599/38,399",
+        "the printed numbers are those of batches with equally many images of each class; NCA "
+        "trains on shuffled ones (Section 2.2), which have C(b, 2) · 599/38,399",
     ),
     Erratum(
         "Appendix E's table, batch 128, 5-shot m+n=16, negatives",
@@ -140,7 +144,8 @@ ERRATA = (
         "Appendix E's table, batch 512, 1-shot m+n=16",
         "465 / 14,415 / 14,880",
         "480 / 14,880 / 15,360",
-        "wmn and w(w−1)mn with w=32, m=15, n=1; those printed are the pairs of 31·15 queries with 32 support images",
+        "wmn and w(w−1)mn with w=32, m=15, n=1; those printed are the pairs of 31·15 queries with "
+        "32 support images",
         row=(512, (1, 16)),
     ),
     Erratum(
@@ -155,8 +160,8 @@ ERRATA = (
         "Appendix E's text, row 7 of the ablations, negatives",
         "20,170",
         "19,840",
-        "a prototype counts for its images against a query, and a distance between two prototypes counts once; the "
-        "positives, 576, do follow",
+        "a prototype counts for its images against a query, and a distance between two prototypes "
+        "counts once; the positives, 576, do follow",
     ),
 )
 
@@ -164,15 +169,17 @@ DATASETS = ("mini-imagenet", "cifar-fs", "tiered-imagenet")
 
 
 def _by_dataset(text: str) -> dict[str, dict[str, Any]]:
-    """Return the numbers of a table by row and dataset: 1-shot and 5-shot, None for a dash; two spaces between columns.
+    """Return the numbers of a table by row and dataset: 1-shot and 5-shot, None for a dash.
 
-    >>> _by_dataset("PN  –  78.3 ± 0.14")["PN"]["mini-imagenet"]
+    There are two spaces or more between columns.
+
+    >>> _by_dataset("PN  –  78.3±0.14")["PN"]["mini-imagenet"]
     (None, '78.3 ± 0.14')
     """
     table = {}
     for line in text.strip().splitlines():
         name, *cells = re.split(" {2,}", line.strip())
-        numbers = [None if cell == "–" else Number(cell) for cell in cells]
+        numbers = [None if cell == "–" else Number(cell.replace("±", " ± ")) for cell in cells]
         shots = zip(DATASETS, zip(numbers[::2], numbers[1::2], strict=True), strict=False)
         table[name] = {dataset: both for dataset, both in shots if both[1] is not None}
     return table
@@ -180,46 +187,46 @@ def _by_dataset(text: str) -> dict[str, dict[str, Any]]:
 
 # Section 3.5, the big table, test splits.
 COMPARISON: dict[str, dict[str, Shots]] = _by_dataset("""
-    MN (Snell's episodes)  58.91 ± 0.12  72.48 ± 0.10  69.28 ± 0.13  80.79 ± 0.10  65.75 ± 0.13  78.40 ± 0.10
-    PN (Snell's episodes)  59.78 ± 0.12  75.42 ± 0.09  69.94 ± 0.12  84.01 ± 0.09  65.80 ± 0.13  81.26 ± 0.10
-    MN (our episodes)      60.77 ± 0.12  73.82 ± 0.09  71.86 ± 0.13  82.41 ± 0.10  66.53 ± 0.13  79.08 ± 0.10
-    PN (our episodes)      61.32 ± 0.12  77.77 ± 0.09  70.41 ± 0.12  84.61 ± 0.10  66.89 ± 0.14  82.20 ± 0.09
-    SimpleShot             62.16 ± 0.12  78.33 ± 0.09  69.98 ± 0.12  84.40 ± 0.09  66.67 ± 0.14  81.57 ± 0.10
-    NCA soft assignment    62.55 ± 0.12  76.93 ± 0.11  72.49 ± 0.12  83.38 ± 0.09  68.35 ± 0.13  81.04 ± 0.09
-    NCA nearest centroid   62.55 ± 0.12  78.27 ± 0.09  72.49 ± 0.12  85.15 ± 0.09  68.35 ± 0.13  83.20 ± 0.10
+    MN (Snell's episodes)  58.91±0.12  72.48±0.10  69.28±0.13  80.79±0.10  65.75±0.13  78.40±0.10
+    PN (Snell's episodes)  59.78±0.12  75.42±0.09  69.94±0.12  84.01±0.09  65.80±0.13  81.26±0.10
+    MN (our episodes)      60.77±0.12  73.82±0.09  71.86±0.13  82.41±0.10  66.53±0.13  79.08±0.10
+    PN (our episodes)      61.32±0.12  77.77±0.09  70.41±0.12  84.61±0.10  66.89±0.14  82.20±0.09
+    SimpleShot             62.16±0.12  78.33±0.09  69.98±0.12  84.40±0.09  66.67±0.14  81.57±0.10
+    NCA soft assignment    62.55±0.12  76.93±0.11  72.49±0.12  83.38±0.09  68.35±0.13  81.04±0.09
+    NCA nearest centroid   62.55±0.12  78.27±0.09  72.49±0.12  85.15±0.09  68.35±0.13  83.20±0.10
 """)
 # The other methods' rows, which the paper quotes from their publications, with their digits.
 QUOTED: dict[str, dict[str, Shots]] = _by_dataset("""
-    adaResNet                 56.88 ± 0.62  71.94 ± 0.57  –             –             –             –
-    TADAM                     58.50 ± 0.30  76.70 ± 0.30  –             –             –             –
-    Shot-Free                 60.71         77.64         69.2          84.7          63.52         82.59
-    TEAM                      60.07         75.90         –             –             –             –
-    MTL                       61.20 ± 1.80  75.50 ± 0.80  –             –             –             –
-    TapNet                    61.65 ± 0.15  76.36 ± 0.10  –             –             63.08 ± 0.15  80.26 ± 0.12
-    MetaOptNet-SVM            62.64 ± 0.61  78.63 ± 0.46  72.0 ± 0.7    84.2 ± 0.5    65.99 ± 0.72  81.56 ± 0.53
-    Variational FSL           61.23 ± 0.26  77.69 ± 0.17  –             –             –             –
-    Transductive fine-tuning  62.35 ± 0.66  74.53 ± 0.54  70.76 ± 0.74  81.56 ± 0.53  –             –
-    RFIC-simple               62.02 ± 0.63  79.64 ± 0.44  71.5 ± 0.8    86.0 ± 0.5    69.74 ± 0.72  84.41 ± 0.55
-    Meta-Baseline             63.17 ± 0.23  79.26 ± 0.17  –             –             68.62 ± 0.27  83.29 ± 0.18
+    adaResNet                 56.88±0.62  71.94±0.57  –           –           –           –
+    TADAM                     58.50±0.30  76.70±0.30  –           –           –           –
+    Shot-Free                 60.71       77.64       69.2        84.7        63.52       82.59
+    TEAM                      60.07       75.90       –           –           –           –
+    MTL                       61.20±1.80  75.50±0.80  –           –           –           –
+    TapNet                    61.65±0.15  76.36±0.10  –           –           63.08±0.15  80.26±0.12
+    MetaOptNet-SVM            62.64±0.61  78.63±0.46  72.0±0.7    84.2±0.5    65.99±0.72  81.56±0.53
+    Variational FSL           61.23±0.26  77.69±0.17  –           –           –           –
+    Transductive fine-tuning  62.35±0.66  74.53±0.54  70.76±0.74  81.56±0.53  –           –
+    RFIC-simple               62.02±0.63  79.64±0.44  71.5±0.8    86.0±0.5    69.74±0.72  84.41±0.55
+    Meta-Baseline             63.17±0.23  79.26±0.17  –           –           68.62±0.27  83.29±0.18
 """)
 # Appendix D: 5-shot, validation and test.
 CLASSIFIERS_TABLE: dict[str, dict[str, tuple[Number, Number]]] = _by_dataset("""
-    knn       75.82 ± 0.11  73.52 ± 0.10  73.46 ± 0.12  80.94 ± 0.10
-    soft      79.11 ± 0.12  77.16 ± 0.10  76.12 ± 0.12  83.31 ± 0.10
-    centroid  80.61 ± 0.12  78.30 ± 0.10  77.80 ± 0.12  85.13 ± 0.10
+    knn       75.82±0.11  73.52±0.10  73.46±0.12  80.94±0.10
+    soft      79.11±0.12  77.16±0.10  76.12±0.12  83.31±0.10
+    centroid  80.61±0.12  78.30±0.10  77.80±0.12  85.13±0.10
 """)
 # Appendix F: validation splits, batches of 256, nearest centroid.
 SCHEDULE: dict[str, dict[str, Shots]] = _by_dataset("""
-    PN (SimpleShot's schedule)   57.99 ± 0.21  74.33 ± 0.16  53.76 ± 0.22  68.54 ± 0.19
-    PN (the paper's)             62.79 ± 0.12  78.82 ± 0.09  59.60 ± 0.13  74.64 ± 0.11
-    NCA (SimpleShot's schedule)  61.21 ± 0.22  76.39 ± 0.16  59.41 ± 0.24  73.29 ± 0.19
-    NCA (the paper's)            64.94 ± 0.13  80.12 ± 0.09  62.07 ± 0.14  76.26 ± 0.10
+    PN (SimpleShot's schedule)   57.99±0.21  74.33±0.16  53.76±0.22  68.54±0.19
+    PN (the paper's)             62.79±0.12  78.82±0.09  59.60±0.13  74.64±0.11
+    NCA (SimpleShot's schedule)  61.21±0.22  76.39±0.16  59.41±0.24  73.29±0.19
+    NCA (the paper's)            64.94±0.13  80.12±0.09  62.07±0.14  76.26±0.10
 """)
 # Appendix G: test splits, nearest centroid; no 1-shot with adaptation.
 ADAPTATION: dict[str, dict[str, tuple[Number | None, Number]]] = _by_dataset("""
-    NCA                            62.52 ± 0.24  78.3 ± 0.14   72.48 ± 0.40  85.13 ± 0.29
-    NCA multi-layer                63.21 ± 0.08  79.27 ± 0.08  72.44 ± 0.36  85.42 ± 0.29
-    NCA multi-layer + support set  –             79.79 ± 0.08  –             85.66 ± 0.32
+    NCA                            62.52±0.24  78.3±0.14   72.48±0.40  85.13±0.29
+    NCA multi-layer                63.21±0.08  79.27±0.08  72.44±0.36  85.42±0.29
+    NCA multi-layer + support set  –           79.79±0.08  –           85.66±0.32
 """)
 # Appendix C: miniImageNet, test split.
 SUPCON: dict[str, Shots] = {"mini-imagenet": (Number("51.05"), Number("63.36"))}

@@ -1,4 +1,4 @@
-"""A recipe is a table or figure of the paper: its rows, each with a run, and what it makes of their results."""
+"""A recipe is a table or figure of the paper: its runs, and what it makes of their results."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ STANDS_FOR = "cifar-fs"  # a size with a dataset of its own has this one's setti
 
 @dataclass(frozen=True)
 class Row:
-    """A run of a table: its label, its settings, and a measurement and a number of the paper for each column.
+    """A row of a table: its label, a run, what to measure of it, and the paper's numbers.
 
     Attributes:
         label: the text in the table's first column, or one for each of the first columns.
@@ -104,19 +104,21 @@ class RecipeOutputs:
 
 
 def outputs_of(recipe: Recipe, results: Results, dataset: str) -> RecipeOutputs:
-    """Return the tables and figures of a recipe on a dataset: the only place where results become tables."""
+    """Return the tables and figures of a recipe on a dataset."""
     configs = [row.config for row in recipe.rows(dataset)]
     seen = results.with_seeds_that_ran(configs)
     runs = {run.id: run for config in configs for run in seen.runs(config)}
-    tables = []
-    if runs or not configs:
-        for table in recipe.tables(seen, dataset):
-            if table.has_ours or (not configs and table.rows):
-                tables.append(table.without_empty_rows())
+    tables: list[Table] = []
+    if runs:
+        made = recipe.tables(seen, dataset)
+        tables = [table.without_empty_rows() for table in made if table.has_ours]
+    elif not configs:
+        made = recipe.tables(seen, dataset)
+        tables = [table.without_empty_rows() for table in made if table.rows]
     figures = tuple(recipe.figures(seen, dataset)) if tables else ()
     return RecipeOutputs(recipe, dataset, tuple(runs.values()), tuple(tables), figures)
 
 
 def like(where: str, dataset: str) -> str:
-    """Return where the paper has something about miniImageNet; for another dataset, that it is like it."""
+    """Return a place of the paper that is about miniImageNet; of another dataset, a twin of it."""
     return where if dataset == "mini-imagenet" else f"like {where}, which is about mini-imagenet"

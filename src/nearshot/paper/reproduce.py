@@ -117,8 +117,10 @@ def reproduce(
     folder = store.folder / "tables" / size.name
     folder.mkdir(parents=True, exist_ok=True)
     files: list[Path] = []
-    for written in (*tables, *figures):
-        files.extend(written.write(folder))
+    for table in tables:
+        files.extend(table.write(folder))
+    for figure in figures:
+        files.extend(figure.write(folder))
     return Reproduction(
         outcome,
         tuple(tables),

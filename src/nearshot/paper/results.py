@@ -281,7 +281,7 @@ class Results:
         return self.folder / size / dataset_name(config.dataset) / f"{run_id(config)}.json"
 
     def _read(self, path: Path) -> RunResult | None:
-        """Read a result, from the cache if the file is unchanged; if it is unreadable, warn once and return None."""
+        """Read a result, unless it is in the cache; if it is unreadable, warn and return None."""
         changed = path.stat().st_mtime_ns
         if path not in self._cache or self._cache[path][0] != changed:
             result = None

@@ -71,7 +71,7 @@ class TableRow:
 
 @dataclass
 class Table:
-    """A table, with the size and seeds (`label`) below its title in every form, and sentences under it (`notes`).
+    """A table, with the size and seeds (`label`) below its title, and notes under it.
 
     Attributes:
         columns: the headings. In CSV a heading that is repeated, such as "paper", gets the last
@@ -100,7 +100,7 @@ class Table:
         return any(row.is_ours for row in self.rows)
 
     def without_empty_rows(self) -> "Table":
-        """Return the table without the rows that have no result, with a note of them; unchanged if none has."""
+        """Return the table without the rows that have no result, with a note of them."""
         if not self.has_ours:
             return self
         kept = [row for row in self.rows if row.is_ours or row.is_quoted]
@@ -112,7 +112,7 @@ class Table:
         return replace(self, rows=kept, notes=notes)
 
     def for_terminal(self) -> RichTable:
-        """Return the table for rich to print. Texts fold; numbers and intervals stay in one piece, however narrow."""
+        """Return the table for rich to print: texts fold, numbers with their intervals do not."""
         shown = RichTable(
             title=Text(f"{self.title}\n{self.label}"),
             caption=Text("\n".join(self.notes)) if self.notes else None,
@@ -146,7 +146,7 @@ class Table:
         return f"**{self.title}.** {self.label}.\n\n{body}{notes}\n"
 
     def as_csv(self) -> str:
-        """Return comma-separated values: numbers unrounded, with all intervals, and the size in every row.
+        """Return comma-separated values: unrounded, with all intervals, and the size in every row.
 
         The paper's formula for intervals is too small for models on the same episodes, but
         comparable with its own.
@@ -164,9 +164,8 @@ class Table:
             columns.append([name, *values])
             details = dict.fromkeys(detail for cell in cells for detail in cell.details)
             for detail in details:
-                columns.append(
-                    [f"{name} {detail}", *(cell.details.get(detail, "") for cell in cells)]
-                )
+                values = [cell.details.get(detail, "") for cell in cells]
+                columns.append([f"{name} {detail}", *values])
         columns.append(["size and seeds", *[self.label] * len(self.rows)])
         buffer = io.StringIO()
         csv.writer(buffer, lineterminator="\n").writerows(zip(*columns, strict=True))
@@ -231,7 +230,7 @@ def _about_missing(rows: Sequence[TableRow]) -> str:
 
 
 def accuracy_cell(accuracy: PooledAccuracy | None, n_seeds: int = 1) -> Cell:
-    """Return an accuracy with its interval and, if `n_seeds` or more than one were run, the seeds; a dash for None."""
+    """Return an accuracy with its interval, and its seeds of `n_seeds`; a dash for None."""
     if accuracy is None:
         return Cell(MISSING)
     about_seeds = _about_seeds(accuracy, n_seeds)
@@ -249,9 +248,9 @@ def accuracy_cell(accuracy: PooledAccuracy | None, n_seeds: int = 1) -> Cell:
 
 
 def _about_seeds(accuracy: PooledAccuracy, n_seeds: int) -> str:
-    """Return the seed variance, and the number of seeds if `n_seeds` is another; empty for one of one seed.
+    """Return the seed variance, and the number of seeds if `n_seeds` is another.
 
-    Of two seeds, both means are shown: their interval is thirteen times as wide as their difference.
+    Of two seeds, both means are shown: their interval is thirteen times their difference.
     """
     n_run = len(accuracy.per_seed)
     number = f"{n_run} of {n_seeds} seeds" if n_run != n_seeds else f"{n_run} seeds"
@@ -297,7 +296,7 @@ def difference_cell(difference: Difference | None) -> Cell:
 
 
 def difference_from_paper_cell(ours: PooledAccuracy | None, paper: Number | None) -> Cell:
-    """Return our accuracy minus the paper's, with no more digits than the paper's; a dash if either is missing."""
+    """Return our accuracy minus the paper's, with its digits; a dash if either is missing."""
     if ours is None or paper is None:
         return Cell(MISSING)
     difference = ours.mean - paper.mean
@@ -305,7 +304,7 @@ def difference_from_paper_cell(ours: PooledAccuracy | None, paper: Number | None
 
 
 def paper_difference_cell(first: Number | None, second: Number | None) -> Cell:
-    """Return one of the paper's numbers minus another, with no more digits than either; a dash if one is missing."""
+    """Return one of the paper's numbers minus another; a dash if either is missing."""
     if first is None or second is None:
         return Cell(MISSING)
     difference = first.mean - second.mean

@@ -1,4 +1,4 @@
-"""Figure 4 and Appendix H: from NCA to Prototypical and Matching Networks, one difference at a time.
+"""Figure 4 and Appendix H: from NCA to episodes, one difference at a time.
 
     nearshot reproduce ablations --dataset cifar-fs --seeds 3
 

@@ -42,7 +42,10 @@ NOTES = (
 
 
 def rows_of(dataset: str, split: str, features: Features) -> list[Row]:
-    """Return NCA's features with one shot, where nothing is adapted, and with five: adapting needs two of a class."""
+    """Return NCA's features, with one shot and with five.
+
+    Adapting needs two images of a class, so adapted features are measured with five shots alone.
+    """
     result = []
     for label, (layers, how) in features.items():
         one_shot = None if how else Measurement(split, 1, "centroid", layers)

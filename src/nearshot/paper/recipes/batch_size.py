@@ -79,9 +79,7 @@ def share_of_pairs(config: TrainConfig) -> float:
 
 def rows(dataset: str) -> list[Row]:
     """Return all points, the most informative first: larger batches, NCA, then the best setups."""
-    result = []
-    for size in LARGEST_FIRST:
-        result.append(_row(dataset, "prototypical", size, None))
+    result = [_row(dataset, "prototypical", size, None) for size in LARGEST_FIRST]
     for setup, size, method in product(SETUPS, LARGEST_FIRST, METHODS):
         result.append(_row(dataset, method, size, setup))
     return result
@@ -140,7 +138,7 @@ def _table(results: Results, dataset: str, method: str) -> Table:
 
 
 def _about_the_papers_order(results: Results) -> list[str]:
-    """Return a note with the rank correlation of our rows and the paper's; none where a row is missing."""
+    """Return a note with the rank correlation of our rows and the paper's, if none is missing."""
     kept = [row for row in table_rows("cifar-fs", "prototypical") if not row.doubtful]
     correlations = []
     for column, n_shot in enumerate(SHOTS):
@@ -158,7 +156,7 @@ def _about_the_papers_order(results: Results) -> list[str]:
 
 
 def _about_pairs(results: Results, dataset: str) -> list[str]:
-    """Return a note with the rank correlation of accuracy and pairs (Appendix E); none where a row is missing."""
+    """Return a note with the rank correlation of accuracies and pairs; none if one is missing."""
     correlations = []
     for size in LARGEST_FIRST:
         configs = [setup_config(dataset, "prototypical", size, setup) for setup in (None, *SETUPS)]

@@ -47,7 +47,7 @@ class JudgedClaim:
 
 
 def judged_claims(results: Results, dataset: str) -> tuple[list[JudgedClaim], int]:
-    """Return the claims about a dataset that are measured, in the paper's order, and how many are not."""
+    """Return the measured claims about a dataset, in the paper's order, and how many are not."""
     judged = []
     n_missing = 0
     for claim in CLAIMS:
@@ -66,7 +66,7 @@ def _measured(expectation: Expectation, compared: Sequence[Compared]) -> dict[st
     measured = {one.name: one.seeds.difference() for one in compared if one.seeds is not None}
 
     def room(name: str) -> float:
-        """Return how far inside the expectation an interval is; of an unknown interval, the mean."""
+        """Return how far inside the expectation an interval is."""
         difference = measured[name]
         half_width = float(np.nan_to_num(difference.half_width))
         above_low = difference.mean - half_width - expectation.low

@@ -44,11 +44,12 @@ def treatment_rows(dataset: str) -> list[Row]:
 
 def rows(dataset: str) -> list[Row]:
     """Return the rows of both tables; every classifier is measured with one shot, too."""
-    result = [*classifier_rows(dataset), *treatment_rows(dataset)]
-    for name, title in TITLES.items():
+    measurements = []
+    for name in TITLES:
         for split in SPLITS:
-            result.append(Row(title, PRESETS[f"{dataset}-nca"], both_shots(split, name)))
-    return result
+            measurements += both_shots(split, name)
+    everything = Row("NCA", PRESETS[f"{dataset}-nca"], measurements)
+    return [*classifier_rows(dataset), *treatment_rows(dataset), everything]
 
 
 def tables(results: Results, dataset: str) -> list[Table]:

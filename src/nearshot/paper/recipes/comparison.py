@@ -12,7 +12,7 @@ model serves both columns of Snell's rows, as in the published experiments.
 
 from dataclasses import replace
 
-from nearshot.paper.accuracy_table import accuracy_table, both_shots
+from nearshot.paper.accuracy_table import QuotedRow, accuracy_table, both_shots
 from nearshot.paper.numbers import COMPARISON, QUOTED, SHOTS
 from nearshot.paper.recipe import Recipe, Row
 from nearshot.paper.results import Measurement, Results
@@ -82,17 +82,17 @@ def rows_of(presets: str, dataset: str) -> list[Row]:
 def tables(results: Results, dataset: str) -> list[Table]:
     """Return the accuracies and the differences of pairs of rows, then both for 84×84 files."""
     name = results.dataset(dataset)
+    quoted = []
+    for label, numbers in QUOTED.items():
+        if dataset in numbers:
+            quoted.append(QuotedRow(label, numbers[dataset]))
     accuracies = accuracy_table(
         f"comparison-{name}",
         f"Comparison (Section 3.5): {name}, test split",
         results,
         papers_rows(dataset),
         with_paper=True,
-        quoted={
-            f"{label} (quoted)": numbers[dataset]
-            for label, numbers in QUOTED.items()
-            if dataset in numbers
-        },
+        quoted=quoted,
     )
     differences = _differences(
         f"comparison-differences-{name}",

@@ -57,7 +57,7 @@ def curves_of(
 ) -> dict[int, Curve]:
     """Return the validation accuracies of each seed, from its log."""
     name = f"{n_shot}-shot {classifier}"
-    curves = {}
+    curves: dict[int, Curve] = {}
     for run in results.runs(config):
         curve = {}
         for epoch in run.history:
@@ -70,7 +70,7 @@ def curves_of(
 
 
 def mean_cell(results: Results, by_seed: BySeed) -> Cell:
-    """Return the mean over seeds, with each seed's accuracy in brackets; a dash if there is none."""
+    """Return the mean over seeds, with those of each in brackets; a dash if there is none."""
     if not by_seed:
         return Cell(MISSING)
     accuracies = list(by_seed.values())
@@ -87,7 +87,10 @@ def mean_cell(results: Results, by_seed: BySeed) -> Cell:
 
 
 def difference_of_seeds_cell(firsts: BySeed, seconds: BySeed) -> Cell:
-    """Return the difference with Welch's interval; without one where a side has one seed, of the same seed."""
+    """Return the difference with Welch's interval.
+
+    If a side has one seed, return the difference of that seed, without an interval.
+    """
     if min(len(firsts), len(seconds)) > 1:
         return difference_cell(welch(list(firsts.values()), list(seconds.values())))
     for seed, accuracy in firsts.items():
@@ -98,9 +101,9 @@ def difference_of_seeds_cell(firsts: BySeed, seconds: BySeed) -> Cell:
 
 
 def tables(results: Results, dataset: str) -> list[Table]:
-    """Return accuracies at the last epoch that was validated by three quarters of training, and at the last."""
+    """Return accuracies after three quarters of training and at the last epoch."""
     curves = {}
-    validated = set()
+    validated: set[int] = set()
     for label in SHOWN:
         for n_shot in SHOTS:
             curves[label, n_shot] = _row_curves(results, dataset, label, n_shot)

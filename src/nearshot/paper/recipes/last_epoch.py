@@ -49,7 +49,7 @@ def rows(dataset: str) -> list[Row]:
 
 
 def tables(results: Results, dataset: str) -> list[Table]:
-    """Return accuracies at the last epoch, and how far NCA is ahead there and at the best epochs."""
+    """Return accuracies at the last epoch, and NCA's advantage there and at the best epochs."""
     name = results.dataset(dataset)
     table = Table(
         f"last-epoch-{name}",

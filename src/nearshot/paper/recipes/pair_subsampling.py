@@ -92,7 +92,7 @@ def tables(results: Results, dataset: str) -> list[Table]:
 
 
 def _positives(results: Results, config: TrainConfig) -> Cell:
-    """Return the positives in a batch; for NCA's shuffled ones their mean, on the datasets of the paper."""
+    """Return the positives in a batch; for NCA's shuffled ones their mean, if it is known."""
     changed = results.size.change(config)
     if changed.method != "nca":
         return number_cell(count_pairs(changed.shape, prototypes=False, separate=True).positives)
@@ -103,7 +103,7 @@ def _positives(results: Results, config: TrainConfig) -> Cell:
 
 
 def _about_positives(results: Results, dataset: str) -> list[str]:
-    """Return a note: a share of all pairs is not a share of the positives, of which episodes have more."""
+    """Return a note that a share of all pairs is not the same share of the positives."""
     episodes = setup_config(dataset, "prototypical", BATCH_SIZE, IN_FIGURE[0])
     shuffled = _positives(results, subsampled(dataset, 1.0))
     if shuffled.value is None:

@@ -1,8 +1,9 @@
-"""Table 1, Appendix E's pair counts and Figure 1: how many distances a batch gives a loss, and which.
+"""Table 1, Appendix E's pair counts and Figure 1: the distances that a batch gives a loss.
 
-    nearshot reproduce pairs                     # no training; a second
-    nearshot reproduce pairs --episode 2 4 1     # Figure 1 for another number of ways, shots, queries
+    nearshot reproduce pairs
+    nearshot reproduce pairs --episode 5 2 3
 
+No training; a second. The second command draws Figure 1 also for 5 ways, 2 shots and 3 queries.
 Expected: equal to the paper, except for the errata that the table marks. All numbers are counted on
 the losses' own choice of anchors and candidates. The paper counts NCA's pairs on a batch with
 equally many images of each class. NCA trains on shuffled batches, whose expected numbers have a row
@@ -134,9 +135,8 @@ def _appendix_e() -> Table:
 
 
 def _notes(n_classes: int, n_images: int) -> list[str]:
-    alone = []
-    for size in BATCH_SIZES:
-        alone.append(f"{shuffled_pairs('cifar-fs', size).anchors_without_positive:.1f}")
+    by_size = [shuffled_pairs("cifar-fs", size) for size in BATCH_SIZES]
+    alone = [f"{pairs.anchors_without_positive:.1f}" for pairs in by_size]
     about_shuffled = (
         "The paper counts NCA's pairs on a batch with equally many images of each class. NCA "
         f"trains on shuffled batches, b of all {n_classes * n_images:,} images, which have "
@@ -217,8 +217,9 @@ def drawn_pairs(
 
 
 def _layout(shape: EpisodeShape) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return coordinates and labels: classes around a circle, images around their class, support before query.
+    """Return coordinates and labels of the images: support before query.
 
+    Classes are around a circle, and images around their class.
     Queries are on the inner side, slightly rotated, and radii differ, so that no lines of Figure 1
     overlap.
     """

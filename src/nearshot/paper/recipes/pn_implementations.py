@@ -8,7 +8,7 @@ The two runs are the comparison's.
 
 from dataclasses import replace
 
-from nearshot.paper.accuracy_table import accuracy_table, both_shots
+from nearshot.paper.accuracy_table import QuotedRow, accuracy_table, both_shots
 from nearshot.paper.numbers import PN_IMPLEMENTATIONS
 from nearshot.paper.recipe import Recipe, Row, like
 from nearshot.paper.results import Results
@@ -33,10 +33,10 @@ def rows(dataset: str) -> list[Row]:
 
 def tables(results: Results, dataset: str) -> list[Table]:
     """Return the quoted rows, then ours with the backbone that was run."""
-    quoted = {}
+    quoted = []
     if dataset == "mini-imagenet":
         for (implementation, architecture), numbers in PN_IMPLEMENTATIONS.items():
-            quoted[f"{implementation} (quoted)", architecture] = numbers
+            quoted.append(QuotedRow(implementation, numbers, (architecture,)))
     own_rows = []
     for row in rows(dataset):
         label, _ = row.labels
