@@ -7,8 +7,8 @@ A page names a table, which is written between two comments:
     <!-- from results/tables/paper/comparison-cifar-fs.md -->
     <!-- end -->
 
-A figure `results/tables/SCALE/NAME.png` that a page shows is copied to
-`docs/figures/SCALE-NAME.png`.
+A figure `results/tables/SIZE/NAME.png` that a page shows is copied to
+`docs/figures/SIZE-NAME.png`.
 """
 
 import re
@@ -21,7 +21,7 @@ BLOCK = re.compile(
     r"^<!-- from (?P<file>\S+) -->$(?:(?!<!-- from ).)*?^<!-- end -->$", re.MULTILINE | re.DOTALL
 )
 MARK = re.compile(r"<!-- (?:from \S+|end) -->")
-FIGURE = re.compile(r"\((?:docs/)?figures/(?P<scale>[a-z0-9]+)-(?P<name>[\w-]+\.png)\)")
+FIGURE = re.compile(r"\((?:docs/)?figures/(?P<size>[a-z0-9]+)-(?P<name>[\w-]+\.png)\)")
 
 
 def filled(page: str) -> str:
@@ -30,17 +30,18 @@ def filled(page: str) -> str:
     >>> print(filled("<!-- from CITATION.cff -->\nold\n<!-- end -->").splitlines()[2])
     cff-version: 1.2.0
     """
-    n_marks, n_blocks = len(MARK.findall(page)), len(BLOCK.findall(page))
-    if n_marks != 2 * n_blocks:
+    n_blocks = len(BLOCK.findall(page))
+    if len(MARK.findall(page)) != 2 * n_blocks:
         raise ValueError(
             "Every <!-- from … --> needs its own <!-- end -->, each on a line of its own."
         )
     return BLOCK.sub(_block, page)
 
 
-def _block(found: re.Match[str]) -> str:
-    content = (ROOT / found["file"]).read_text(encoding="utf-8").strip("\n")
-    return f"<!-- from {found['file']} -->\n\n{content}\n\n<!-- end -->"
+def _block(match: re.Match[str]) -> str:
+    file = match["file"]
+    content = (ROOT / file).read_text(encoding="utf-8").strip("\n")
+    return f"<!-- from {file} -->\n\n{content}\n\n<!-- end -->"
 
 
 def figures(page: str) -> dict[Path, Path]:
@@ -50,12 +51,14 @@ def figures(page: str) -> dict[Path, Path]:
     >>> [source.name for source in figures(page).values()]
     ['ablations-cifar-fs.png']
     """
-    places = [(one["scale"], one["name"]) for one in FIGURE.finditer(page)]
-    return {
-        ROOT / "docs" / "figures" / f"{scale}-{name}": TABLES / scale / name
-        for scale, name in places
-        if (TABLES / scale).is_dir()  # other images are of other commands
-    }
+    sources = {}
+    for match in FIGURE.finditer(page):
+        folder = TABLES / match["size"]
+        # Other images are of other commands.
+        if folder.is_dir():
+            copy = ROOT / "docs" / "figures" / f"{match['size']}-{match['name']}"
+            sources[copy] = folder / match["name"]
+    return sources
 
 
 def pages() -> list[Path]:
@@ -67,13 +70,14 @@ def main() -> None:
     """Fill all pages."""
     for page in pages():
         text = page.read_text(encoding="utf-8")
-        if filled(text) != text:
-            page.write_text(filled(text), encoding="utf-8")
+        new_text = filled(text)
+        if new_text != text:
+            page.write_text(new_text, encoding="utf-8")
             print(f"{page.relative_to(ROOT)} was updated.")
-        for kept, source in figures(text).items():
-            if not kept.is_file() or kept.read_bytes() != source.read_bytes():
-                shutil.copyfile(source, kept)
-                print(f"{kept.relative_to(ROOT)} was updated.")
+        for copy, source in figures(text).items():
+            if not copy.is_file() or copy.read_bytes() != source.read_bytes():
+                shutil.copyfile(source, copy)
+                print(f"{copy.relative_to(ROOT)} was updated.")
 
 
 if __name__ == "__main__":

@@ -14,33 +14,45 @@ ROWS = {
 }
 
 
+SHOTS = ("1-shot", "5-shot")
+
+
 def summary() -> str:
-    """Return a Markdown table: one row per method, and ours with the paper's number in brackets for each column."""
-    shots = ("1-shot", "5-shot")
-    found = {dataset: _read(TABLES / "paper" / f"comparison-{dataset}.csv") for dataset in DATASETS}
-    lines = [
-        f"| trained with | {' | '.join(f'{name}, {shot}' for name in DATASETS.values() for shot in shots)} |"
-    ]
-    lines.append("|---|" + "---:|" * (len(DATASETS) * len(shots)))
+    """Return a Markdown table of our accuracies, each with the paper's in brackets."""
+    headings = ["trained with"]
+    tables = []
+    for dataset, name in DATASETS.items():
+        tables.append(_read(TABLES / "paper" / f"comparison-{dataset}.csv"))
+        headings.extend(f"{name}, {shot}" for shot in SHOTS)
+    lines = [_line(headings), "|---|" + "---:|" * (len(headings) - 1)]
     for name, row in ROWS.items():
-        cells = [_cell(found[dataset].get(row), shot) for dataset in DATASETS for shot in shots]
-        lines.append(f"| {name} | {' | '.join(cells)} |")
+        cells = [name]
+        for table in tables:
+            cells.extend(_cell(table.get(row), shot) for shot in SHOTS)
+        lines.append(_line(cells))
     return "\n".join(lines) + "\n"
 
 
+def _line(cells: list[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
 def _read(path: Path) -> dict[str, dict[str, str]]:
+    """Return the rows of a table by what was trained."""
     with path.open(encoding="utf-8", newline="") as file:
         return {row["trained with"]: row for row in csv.DictReader(file)}
 
 
 def _cell(row: dict[str, str] | None, shot: str) -> str:
+    """Return our accuracy, with a star if it is of one seed, and the paper's."""
     if row is None or not row[f"{shot} seeds"]:
         return "–"
-    ours, paper = (
-        Decimal(row[name]).quantize(Decimal("0.1"), ROUND_HALF_UP)
-        for name in (shot, f"{shot} paper")
-    )
-    return f"{ours}{'' if int(row[f'{shot} seeds']) > 1 else '*'} ({paper})"
+    star = "" if int(row[f"{shot} seeds"]) > 1 else "*"
+    return f"{_rounded(row[shot])}{star} ({_rounded(row[f'{shot} paper'])})"
+
+
+def _rounded(number: str) -> Decimal:
+    return Decimal(number).quantize(Decimal("0.1"), ROUND_HALF_UP)
 
 
 if __name__ == "__main__":
