@@ -1,6 +1,5 @@
-"""What is measured of a run: each split embedded once, one precision for everything, one file a question."""
+"""Measurements of a run: a split is embedded once, and everything has one precision."""
 
-import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,18 +11,16 @@ from torch import nn
 
 from nearshot.data import Store
 from nearshot.devices import Precision
-from nearshot.errors import InputError
 from nearshot.evaluation import (
     Adam,
     EvaluationSpec,
     evaluate_features,
     evaluate_fine_tuned,
-    sample_episodes,
 )
 from nearshot.losses import nca_loss
-from nearshot.models import load_backbone, save_backbone
+from nearshot.models import load_backbone
 from nearshot.models.weights import load_head
-from nearshot.paper.measurement import FINE_TUNED, measure, measure_classes
+from nearshot.paper.measurement import FINE_TUNED, FineTuning, measure
 from nearshot.paper.results import Measurement
 from nearshot.runs import TrainedRun, evaluate_run, open_run
 from nearshot.runs.network import TrainedNetwork
@@ -85,7 +82,6 @@ def test_a_split_is_embedded_once_for_all_that_is_asked(
     run = opened(place)
     found = measure(run, EVERYTHING, adapted_episodes=6)
     assert set(found) == set(EVERYTHING)
-    measure_classes(run, ("val", "test"))
     assert len(embedded) == len(set(embedded))
     assert {(split, layers) for _, split, layers in embedded} == {
         ("val", ()),
@@ -128,7 +124,7 @@ def test_it_is_what_evaluating_each_alone_gives(place: Path) -> None:
     )
     layers = found[Measurement("test", 5, "centroid", LAYERS, "fine-tuned")].accuracy.protocol
     assert layers.adapted is not None
-    assert "layers_of" in layers.adapted
+    assert "features by layers 2+3" in layers.adapted
     viewed = Measurement("val", 5, "centroid", how="2 views")
     spec = EvaluationSpec(split="val", n_way=2, n_episodes=50, n_views=2)
     accuracy = measure(run, [viewed])[viewed].accuracy.per_episode
@@ -136,33 +132,11 @@ def test_it_is_what_evaluating_each_alone_gives(place: Path) -> None:
     assert not torch.equal(accuracy, found[Measurement("val", 5, "centroid")].accuracy.per_episode)
 
 
-def test_the_classes_of_a_split_make_up_its_accuracy(place: Path) -> None:
-    """With the most shots that were validated, on the episodes and by the weights of nearest centroid."""
-    run = opened(place)
-    by_class = measure_classes(run, ("val", "test"))
-    assert list(by_class) == ["val 5-shot centroid", "test 5-shot centroid"]
-    for name, accuracies in by_class.items():
-        split = name.split()[0]
-        (whole,) = evaluate_run(run, EvaluationSpec(split=split, n_way=2, n_episodes=50))
-        store = run.store(split)
-        asked = (
-            store.labels[sample_episodes(store.labels, n_way=2, n_episodes=50).query]
-            .flatten()
-            .bincount()
-        )
-        parts = [
-            accuracies[store.class_names[label]] * int(n) for label, n in enumerate(asked) if n
-        ]
-        assert sum(parts) / int(asked.sum()) == pytest.approx(whole.accuracy.mean, abs=0.01)
-        assert len(parts) == len(accuracies)
-        assert whole.accuracy.mean < 100
-
-
 def test_fine_tuning_by_no_step_is_the_plain_row_in_the_same_precision(
     place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The precision of adapted rows is that of plain ones: without a step, they answer the same."""
-    monkeypatch.setitem(FINE_TUNED, "fine-tuned", (Adam(n_steps=0), "frozen"))
+    monkeypatch.setitem(FINE_TUNED, "fine-tuned", FineTuning(Adam(n_steps=0)))
     for precision in ("float32", "bfloat16"):
         run = opened(place, precision)
         plain, tuned = (
@@ -174,7 +148,7 @@ def test_fine_tuning_by_no_step_is_the_plain_row_in_the_same_precision(
 
 
 def test_published_fine_tuning_goes_through_the_projection(place: Path, tmp_path: Path) -> None:
-    """The loss sees projected embeddings, the classifier the backbone's; as two modules that are put together here."""
+    """The loss sees projected embeddings, the classifier the backbone's."""
     config = replace(TINY, projection=6)
     train(
         config,
@@ -209,10 +183,3 @@ def test_published_fine_tuning_goes_through_the_projection(place: Path, tmp_path
         measure(run, [wanted], adapted_episodes=6)[wanted].accuracy.per_episode,
         expected.per_episode,
     )
-    for file in (tmp_path / "run" / "weights").iterdir():  # as an earlier version wrote them
-        save_backbone(load_backbone(file), file)
-    shutil.rmtree(tmp_path / "run" / "evaluations")
-    old = open_run(tmp_path / "run", data_dir=place / "data", device="cpu")
-    measure(old, [replace(wanted, how="fine-tuned 2 steps")], adapted_episodes=6)
-    with pytest.raises(InputError, match="projection"):
-        measure(old, [wanted], adapted_episodes=6)

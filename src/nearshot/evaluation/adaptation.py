@@ -67,6 +67,7 @@ def evaluate_fine_tuned(
     *,
     loss: SupportLoss,
     features: Callable[[nn.Module, Tensor], Tensor] | None = None,
+    features_name: str | None = None,
     optimiser: Adam | None = None,
     batch_norm: BatchNormMode = "frozen",
     n_way: int = 5,
@@ -96,6 +97,7 @@ def evaluate_fine_tuned(
         features: what the classifier gets, of the fine-tuned network and images; by default the
             network's output. With `lambda network, images: network.multi_layer(images)`, the loss
             still sees the last stage only, as in the paper. `centre` must fit.
+        features_name: what the protocol calls `features`; by default the function's name.
         optimiser: by default the paper's, 5 steps of Adam.
         batch_norm: "frozen" fine-tunes with the running statistics of training; "support" in batch
             norm's training mode, with the mean and variance of the support set. Both evaluate with
@@ -147,7 +149,9 @@ def evaluate_fine_tuned(
             extracted = tuned(episode) if features is None else features(tuned, episode)
         return prepared(replace(data, features=extracted), tally.spec)[None]
 
-    through = "" if features is None else f", features by {classifier_name(features)}"
+    through = ""
+    if features is not None:
+        through = f", features by {features_name or classifier_name(features)}"
     adapted = (
         f"network fine-tuned on the support by {optimiser} of {classifier_name(loss)}{through}, "
         f"batch norm {statistics}"

@@ -5,16 +5,16 @@ everything, so that plain, treated and adapted features can be compared.
 """
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from nearshot.data import Store
-from nearshot.errors import InputError, look_up
+from nearshot.errors import look_up
 from nearshot.evaluation import (
     Accuracy,
     Adam,
     EvaluationSpec,
-    evaluate_classes,
     evaluate_fine_tuned,
     evaluate_mahalanobis,
 )
@@ -26,26 +26,43 @@ from nearshot.runs import Evaluation, TrainedRun, evaluate_run
 from nearshot.runs.evaluate import CachedEvaluation
 from nearshot.runs.network import InPrecision, TrainedNetwork
 
-# How features are treated before they are classified (Section 3.1), by `Measurement.how`: centred
-# and normalised, each or not.
-TREATMENTS = {
-    "": (True, True),
-    "centred": (True, False),
-    "normalised": (False, True),
-    "raw": (False, False),
-}
-VIEWS = {"2 views": 2, "4 views": 4, "10 views": 10}  # of each image, whose embeddings are averaged
 
-# How a network is fine-tuned on a support set: with frozen batch norm, or in batch norm's training
-# mode. With the latter the loss sees the projection, as in the published experiments; with the
-# former, the embedding.
-FINE_TUNED: dict[str, tuple[Adam, BatchNormMode]] = {
-    "fine-tuned": (Adam(), "frozen"),
-    "fine-tuned 2 steps": (Adam(n_steps=2), "frozen"),
-    "fine-tuned 1 step": (Adam(n_steps=1), "frozen"),
-    "fine-tuned 1 step support norm": (Adam(n_steps=1), "support"),
-    "fine-tuned 2 steps support norm": (Adam(n_steps=2), "support"),
-    "fine-tuned 5 steps support norm": (Adam(n_steps=5), "support"),
+@dataclass(frozen=True)
+class Treatment:
+    """How features are treated before they are classified (Section 3.1)."""
+
+    centred: bool = True
+    normalise: bool = True
+
+
+@dataclass(frozen=True)
+class FineTuning:
+    """How a network is fine-tuned on a support set.
+
+    With batch norm "frozen" the loss sees the embedding. With "support", batch norm is in its
+    training mode, and the loss sees the projection, as in the published experiments.
+    """
+
+    optimiser: Adam
+    batch_norm: BatchNormMode = "frozen"
+
+
+# The values of `Measurement.how` name a treatment, a number of views of each image, whose embeddings
+# are averaged, or an adaptation to each support set.
+TREATMENTS = {
+    "": Treatment(),
+    "centred": Treatment(normalise=False),
+    "normalised": Treatment(centred=False),
+    "raw": Treatment(centred=False, normalise=False),
+}
+VIEWS = {"2 views": 2, "4 views": 4, "10 views": 10}
+FINE_TUNED = {
+    "fine-tuned": FineTuning(Adam()),
+    "fine-tuned 2 steps": FineTuning(Adam(n_steps=2)),
+    "fine-tuned 1 step": FineTuning(Adam(n_steps=1)),
+    "fine-tuned 1 step support norm": FineTuning(Adam(n_steps=1), "support"),
+    "fine-tuned 2 steps support norm": FineTuning(Adam(n_steps=2), "support"),
+    "fine-tuned 5 steps support norm": FineTuning(Adam(n_steps=5), "support"),
 }
 # A Mahalanobis matrix: the setting that was chosen on validation, and the one of earlier results,
 # which overfits.
@@ -57,7 +74,7 @@ MAHALANOBIS = {
 
 def measure(
     run: TrainedRun,
-    wanted: Iterable[Measurement],
+    measurements: Iterable[Measurement],
     *,
     adapted_episodes: int = PAPER.adapted_episodes,
 ) -> dict[Measurement, Evaluation]:
@@ -67,13 +84,12 @@ def measure(
     `adapted_episodes`. Measurements are kept in the run's folder, and not repeated.
     """
     evaluations: dict[Measurement, Evaluation] = {}
-    plain = TREATMENTS.keys() | VIEWS
     # What takes longest comes last.
-    for measurement in sorted(wanted, key=lambda measurement: measurement.how not in plain):
+    for measurement in sorted(measurements, key=_is_adapted):
         n_episodes = run.config.validation_episodes
-        if measurement.how not in plain:
+        if _is_adapted(measurement):
             n_episodes = min(n_episodes, adapted_episodes)
-        centred, normalise = TREATMENTS.get(measurement.how, (True, True))
+        treatment = TREATMENTS.get(measurement.how, Treatment())
         spec = EvaluationSpec(
             split=measurement.split,
             layers=measurement.layers,
@@ -82,57 +98,32 @@ def measure(
             n_shot=measurement.n_shot,
             n_episodes=n_episodes,
             classifier=measurement.classifier,
-            centred=centred,
-            normalise=normalise,
+            centred=treatment.centred,
+            normalise=treatment.normalise,
         )
-        if measurement.how in plain:
-            (evaluation,) = evaluate_run(run, spec)
+        if _is_adapted(measurement):
+            evaluations[measurement] = _evaluate_adapted(run, measurement, spec)
         else:
-            evaluation = _adapted(run, measurement, spec)
-        evaluations[measurement] = evaluation
+            (evaluations[measurement],) = evaluate_run(run, spec)
     return evaluations
 
 
-def measure_classes(run: TrainedRun, splits: Iterable[str]) -> dict[str, dict[str, float]]:
-    """Return a finished run's accuracy by class for some splits, {"val 5-shot centroid": {class: per cent}}.
-
-    The classifier is nearest centroid with the most shots that were validated, on the epoch that
-    was best for them.
-    """
-    n_shot = max(run.config.validation_shots)
-    network = run.network(run.best_weights(n_shot, "centroid"))
-    by_split = {}
-    for split in splits:
-        store = run.store(split)
-        features = network.feature_set(store, EvaluationSpec(split=split))
-        accuracies = evaluate_classes(
-            features,
-            n_way=run.config.validation_way,
-            n_shot=n_shot,
-            n_episodes=run.config.validation_episodes,
-        )
-        by_split[f"{split} {n_shot}-shot centroid"] = {
-            name: round(accuracy.mean, 2) for name, accuracy in accuracies.items()
-        }
-    return by_split
+def _is_adapted(measurement: Measurement) -> bool:
+    """Return whether the network or the features are adapted to each episode."""
+    return measurement.how not in TREATMENTS and measurement.how not in VIEWS
 
 
-def _adapted(run: TrainedRun, measurement: Measurement, spec: EvaluationSpec) -> Evaluation:
+def _evaluate_adapted(
+    run: TrainedRun, measurement: Measurement, spec: EvaluationSpec
+) -> Evaluation:
     weights = run.best_weights(measurement.n_shot, measurement.classifier)
     store = run.store(measurement.split)
     cached = CachedEvaluation(run, spec, weights, store, adapted=measurement.how)
     evaluation = cached.read()
-    if evaluation is not None:
-        return evaluation
-    network = run.network(weights)
-    has_lost_projection = run.config.projection is not None and network.projection is None
-    if measurement.how.endswith("support norm") and has_lost_projection:
-        raise InputError(
-            f"{weights} was written by an earlier version, without its projection. Train the run again."
-        )
-    accuracy = _adapted_accuracy(network, measurement, spec, store)
-    evaluation = Evaluation(spec, accuracy, weights.name, run.config.dataset)
-    cached.write(evaluation)
+    if evaluation is None:
+        accuracy = _adapted_accuracy(run.network(weights), measurement, spec, store)
+        evaluation = Evaluation(spec, accuracy, weights.name, run.config.dataset)
+        cached.write(evaluation)
     return evaluation
 
 
@@ -155,16 +146,19 @@ def _adapted_accuracy(
             split=spec.split,
             fingerprint=store.fingerprint,
         )
-    optimiser, batch_norm = look_up(FINE_TUNED, measurement.how, "adaptation")
-    tuned = network.network(spec.layers, projected=batch_norm == "support")
+    tuning = look_up(FINE_TUNED, measurement.how, "adaptation")
+    tuned = network.network(spec.layers, projected=tuning.batch_norm == "support")
+    # The loss sees another output than the classifier.
+    has_features = bool(spec.layers) or tuned.projection is not None
     return evaluate_fine_tuned(
         tuned,
         network.images(store),
         store.labels,
         loss=nca_loss,
-        features=layers_of if spec.layers or tuned.projection else None,  # type: ignore[arg-type]  # the network is one
-        optimiser=optimiser,
-        batch_norm=batch_norm,
+        features=_features if has_features else None,
+        features_name=_features_name(spec) if has_features else None,
+        optimiser=tuning.optimiser,
+        batch_norm=tuning.batch_norm,
         n_way=spec.n_way,
         n_shot=spec.n_shot,
         n_query=spec.n_query,
@@ -178,6 +172,15 @@ def _adapted_accuracy(
     )
 
 
-def layers_of(network: InPrecision, images: Tensor) -> Tensor:
-    """Return the features of a network's layers. The name of this function is part of stored protocols: keep it."""
+def _features(network: nn.Module, images: Tensor) -> Tensor:
+    """Return the features of a network's layers."""
+    if not isinstance(network, InPrecision):
+        raise TypeError(f"network must be an InPrecision (got {type(network).__name__}).")
     return network.features(images)
+
+
+def _features_name(spec: EvaluationSpec) -> str:
+    """Return what protocols call the features, such as "layers 2+3+4"."""
+    if not spec.layers:
+        return "the embedding"
+    return f"layers {'+'.join(str(layer) for layer in spec.layers)}"
