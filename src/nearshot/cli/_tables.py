@@ -1,4 +1,4 @@
-"""Lists and tables."""
+"""Lists and tables in a terminal."""
 
 from collections.abc import Iterable, Sequence
 
@@ -9,25 +9,33 @@ from rich.text import Text
 
 from nearshot.text import printable
 
+INDENT = 4  # columns before the text below a name
+
 
 def print_entries(title: str, entries: Iterable[tuple[str, str, str]], console: Console) -> None:
-    """Print names, and below each its state and what it is. Names are never broken, so that they can be copied."""
+    """Print entries of a name, its state and its description, which is printed below.
+
+    Names are never broken, so that they can be copied.
+    """
     console.print(Text(title, style="italic"), soft_wrap=False)
-    for name, state, about in entries:
-        fits = bool(state) and len(name) + len(state) < console.width - 2
-        console.print(
-            Text.assemble("\n", (name, "bold"), f": {state}" if fits else ":"), soft_wrap=True
-        )
-        below = about if fits or not state else f"{state}\n{about}"
-        console.print(Padding(Text(below), (0, 0, 0, 4)), soft_wrap=False)
+    for name, state, description in entries:
+        fits_beside_name = bool(state) and len(name) + len(state) < console.width - 2
+        heading = f": {state}" if fits_beside_name else ":"
+        if state and not fits_beside_name:
+            description = f"{state}\n{description}"  # noqa: PLW2901
+        console.print(Text.assemble("\n", (name, "bold"), heading), soft_wrap=True)
+        console.print(Padding(Text(description), (0, 0, 0, INDENT)), soft_wrap=False)
 
 
 def aligned(rows: Sequence[Sequence[object]]) -> list[str]:
     """Return a line per row, with its cells in columns."""
-    widths = [
-        max(cell_len(printable(cell)) for cell in column) for column in zip(*rows, strict=True)
-    ]
-    return ["  ".join(map(padded, row, widths)).rstrip() for row in rows]
+    columns = zip(*rows, strict=True)
+    widths = [max(cell_len(printable(cell)) for cell in column) for column in columns]
+    lines = []
+    for row in rows:
+        cells = [padded(cell, width) for cell, width in zip(row, widths, strict=True)]
+        lines.append("  ".join(cells).rstrip())
+    return lines
 
 
 def padded(text: object, width: int) -> str:

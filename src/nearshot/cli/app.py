@@ -7,7 +7,7 @@ from typing import Annotated
 import tyro
 from rich.console import Console
 
-from nearshot.cli._options import BACKBONE, option, weights_of
+from nearshot.cli._options import AUTO_BACKBONE, option, weights_of
 from nearshot.data.store import data_folder
 from nearshot.errors import InputError, MissingExtraError
 from nearshot.text import counted, printable
@@ -41,7 +41,7 @@ class App:
     """A folder of photos; those in folders inside of it count too."""
     project: Annotated[Path | None, option(f"FOLDER-nearshot, or {UNTITLED}", "DIR")] = None
     """The folder for labels, added photos and copies; it is created if it does not exist."""
-    backbone: Annotated[str, tyro.conf.arg(metavar="NAME|RUN|WEIGHTS")] = BACKBONE
+    backbone: Annotated[str, tyro.conf.arg(metavar="NAME|RUN|WEIGHTS")] = AUTO_BACKBONE
     """Embeds photos, as in nearshot predict."""
     input_size: Annotated[int | None, option("its own", "PIXELS")] = None
     """The side that photos are resized to for the backbone; smaller is faster."""

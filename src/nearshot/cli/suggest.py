@@ -5,9 +5,9 @@ from __future__ import annotations
 import csv
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
+from typing import IO, TYPE_CHECKING, Annotated, Literal
 
 import numpy as np
 import tyro
@@ -27,22 +27,40 @@ from nearshot.text import counted, print_message, printable
 
 if TYPE_CHECKING:
     from nearshot.estimator import FewShotClassifier
-    from nearshot.estimator.embedder import Features
+    from nearshot.estimator.embedding_cache import Features
 
 UNKNOWN_RATE = 0.05  # of the photos of the classes, which may be taken for novel ones
-NOVEL, UNSURE, VARIED = "unlike all classes", "between classes", "unlike the others"
-DOUBTFUL = 0.4
+NOVEL = "unlike all classes"
+DOUBTFUL = "between classes"
+VARIED = "unlike the others"
+LEAST_DOUBT = 0.4  # of a doubtful image
+CONTRADICTED = "the other images say so"
 
 
-class Suggestion(NamedTuple):
-    """A line of the output: an image to label, or a label to check."""
+@dataclass(frozen=True)
+class Suggestion:
+    """A line of the output: an image to label, or a label to check.
 
-    kind: str  # "label next" or "check label"
+    Attributes:
+        kind: "label next" or "check label".
+        image: its path or name.
+        label: the label of an image to check; empty otherwise.
+        looks_like: the most probable class.
+        probability: of that class.
+        why: the reason, in a few words.
+    """
+
+    kind: Literal["label next", "check label"]
     image: str
-    label: str  # of an image to check; empty otherwise
-    looks_like: str  # the most probable class
+    label: str
+    looks_like: str
     probability: float
     why: str
+
+    @property
+    def likeness(self) -> str:
+        """The most probable class with its probability."""
+        return f"{self.looks_like} ({100 * self.probability:.0f} %)"
 
 
 @dataclass(frozen=True)
@@ -66,7 +84,8 @@ class Suggest:
     support: Annotated[
         Path, tyro.conf.arg(metavar="DIR|BUNDLE", help_behavior_hint="(required)")
     ] = field(kw_only=True)
-    """A folder with one folder of images per class, whose name is the label; or a bundle of nearshot export."""
+    """A folder with one folder of images per class, whose name is the label; or a bundle of
+    nearshot export."""
     count: int = 10
     """How many images to suggest at most."""
     format: Literal["table", "csv", "json"] = "table"
@@ -76,104 +95,152 @@ class Suggest:
     def run(self, console: Console) -> None:
         """Print the suggestions."""
         from nearshot.estimator.find_images import find_images  # noqa: PLC0415 (imports scikit-learn)
-        from nearshot.estimator.suggestions import are_labelled  # noqa: PLC0415
 
         check_count(self.count, "count")
-        found_images = find_images(self.images)
-        paths = found_images.paths
+        found = find_images(self.images)
         options = self.options
         if options.unknown_rate is None and self.support.is_dir():
             # No answer has the unknown label, so any will do that is no class.
             options = replace(options, unknown_rate=UNKNOWN_RATE, unknown_label="")
         classifier = options.make_classifier(self.support)
-        embedded = embedder_of(classifier).attempt(paths, progress=None) if paths else []
-        errors = [one for one in embedded if isinstance(one, NearshotError)]
-        new = {
-            path: one
-            for path, one in zip(paths, embedded, strict=True)
-            if not isinstance(one, NearshotError)
-        }
-        if new:
-            known = are_labelled(classifier, np.stack(list(new.values())))
-            new = {
-                path: one for (path, one), skip in zip(new.items(), known, strict=True) if not skip
-            }
-            if known.any():
-                print_message(f"Skipped: {counted(int(known.sum()), 'image')} labelled already.")
-        found = _suggestions(classifier, new, self.count)
+        features, errors = _embed(classifier, found.paths)
+        features = _without_labelled(classifier, features)
+        suggestions = [
+            *_images_to_label(classifier, features, self.count),
+            *_labels_to_check(classifier),
+        ]
         if self.format == "table":
-            _print_tables(found, classifier, len(new), console)
+            _print_tables(suggestions, classifier, len(features), console)
         elif self.format == "json":
-            console.file.write(f"{json.dumps([one._asdict() for one in found], indent=1)}\n")
+            entries = [asdict(suggestion) for suggestion in suggestions]
+            console.file.write(f"{json.dumps(entries, indent=1)}\n")
         else:
-            writer = csv.writer(console.file, lineterminator="\n")
-            writer.writerows([Suggestion._fields, *(map(printable, one) for one in found)])
+            _write_csv(suggestions, console.file)
         for error in errors:
             print_message(f"Skipped: {error}")
-        if errors or found_images.unread:
+        if errors or found.unread:
             raise SystemExit(SOME_UNREADABLE)
 
 
-def _suggestions(
+def _embed(
+    classifier: FewShotClassifier, paths: Sequence[Path]
+) -> tuple[dict[Path, Features], list[NearshotError]]:
+    """Return the feature of each readable image, (dim,), and the errors of the others."""
+    features: dict[Path, Features] = {}
+    errors: list[NearshotError] = []
+    if not paths:
+        return features, errors
+    results = embedder_of(classifier).attempt(paths, progress=None)
+    for path, result in zip(paths, results, strict=True):
+        if isinstance(result, NearshotError):
+            errors.append(result)
+        else:
+            features[path] = result
+    return features, errors
+
+
+def _without_labelled(
+    classifier: FewShotClassifier, features: Mapping[Path, Features]
+) -> dict[Path, Features]:
+    """Return the features of images that are not labelled already; print how many are."""
+    from nearshot.estimator.suggestions import are_labelled  # noqa: PLC0415 (imports scikit-learn)
+
+    if not features:
+        return {}
+    is_labelled = are_labelled(classifier, np.stack(list(features.values())))
+    n_labelled = int(is_labelled.sum())
+    if n_labelled > 0:
+        print_message(f"Skipped: {counted(n_labelled, 'image')} labelled already.")
+    new_features = {}
+    for (path, feature), is_known in zip(features.items(), is_labelled, strict=True):
+        if not is_known:
+            new_features[path] = feature
+    return new_features
+
+
+def _images_to_label(
     classifier: FewShotClassifier, features: Mapping[Path, Features], count: int
 ) -> list[Suggestion]:
-    """Return the images to label next, of images with their features, and the labelled images to check."""
+    from nearshot.estimator.suggestions import rank_unlabelled  # noqa: PLC0415 (imports scikit-learn)
+
+    if not features:
+        return []
+    paths = list(features)
+    ranking = rank_unlabelled(classifier, np.stack(list(features.values())), count)
+    suggestions = []
+    for image in ranking.label_next:
+        if ranking.is_novel[image]:
+            why = NOVEL
+        elif ranking.doubt[image] > LEAST_DOUBT:
+            why = DOUBTFUL
+        else:
+            why = VARIED
+        probabilities = ranking.probabilities[image]
+        suggestions.append(
+            Suggestion(
+                kind="label next",
+                image=str(paths[image]),
+                label="",
+                looks_like=str(classifier.classes_[probabilities.argmax()]),
+                probability=round(float(probabilities.max()), 4),
+                why=why,
+            )
+        )
+    return suggestions
+
+
+def _labels_to_check(classifier: FewShotClassifier) -> list[Suggestion]:
     from nearshot.estimator.suggestions import (  # noqa: PLC0415 (imports scikit-learn)
         held_out_probabilities,
-        rank_unlabelled,
         suspicious_labels,
     )
 
-    names = [str(name) for name in classifier.classes_.tolist()]
-    found, paths = list[Suggestion](), list(features)
-
-    def suggest(kind: str, image: object, label: str, shares: Any, why: str) -> None:
-        looks_like, share = names[shares.argmax()], round(float(shares.max()), 4)
-        found.append(Suggestion(kind, str(image), label, looks_like, share, why))
-
-    if features:
-        ranked = rank_unlabelled(classifier, np.stack(list(features.values())), count)
-        for place in ranked.label_next:
-            why = (
-                NOVEL
-                if ranked.is_novel[place]
-                else UNSURE
-                if ranked.doubt[place] > DOUBTFUL
-                else VARIED
-            )
-            suggest("label next", paths[place], "", ranked.probabilities[place], why)
     images, probabilities = held_out_probabilities(classifier)
     codes = classifier.support_labels_[images]
-    for place in suspicious_labels(probabilities, codes):
-        image, label = classifier.support_names_[images[place]], names[codes[place]]
-        suggest("check label", image, label, probabilities[place], "the other images say so")
-    return found
+    return [
+        Suggestion(
+            kind="check label",
+            image=classifier.support_names_[images[row]],
+            label=str(classifier.classes_[codes[row]]),
+            looks_like=str(classifier.classes_[probabilities[row].argmax()]),
+            probability=round(float(probabilities[row].max()), 4),
+            why=CONTRADICTED,
+        )
+        for row in suspicious_labels(probabilities, codes)
+    ]
+
+
+def _write_csv(suggestions: Sequence[Suggestion], file: IO[str]) -> None:
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerow([column.name for column in fields(Suggestion)])
+    for suggestion in suggestions:
+        writer.writerow([printable(value) for value in asdict(suggestion).values()])
 
 
 def _print_tables(
-    found: Sequence[Suggestion], classifier: FewShotClassifier, n_images: int, console: Console
+    suggestions: Sequence[Suggestion],
+    classifier: FewShotClassifier,
+    n_images: int,
+    console: Console,
 ) -> None:
-    n_labelled, n_checked = (
-        len(classifier.support_labels_),
-        len(classifier.fitted_state().held_out.images),
-    )
-    labelled = counted(n_labelled, "labelled image") + (
-        f" ({n_checked:,} checked)" if n_checked < n_labelled else ""
-    )
-    for kind, title, head in (
-        (
-            "label next",
-            f"Label next, of {counted(n_images, 'image')}:",
-            ("image", "why", "looks most like"),
-        ),
-        ("check label", f"Check these labels, of {labelled}:", ("image", "label", "looks like")),
-    ):
-        rows = [
-            (one.image, getattr(one, head[1]), f"{one.looks_like} ({100 * one.probability:.0f} %)")
-            for one in found
-            if one.kind == kind
-        ]
-        if rows:
-            console.print("\n  ".join([title, *aligned([head, *rows])]), end="\n\n")
-    if all(one.kind == "label next" for one in found):
-        console.print(f"No label of {labelled} looks wrong.")
+    to_label = [row for row in suggestions if row.kind == "label next"]
+    to_check = [row for row in suggestions if row.kind == "check label"]
+    n_labelled = len(classifier.support_labels_)
+    n_checked = len(classifier.fitted_state().held_out.images)
+    labelled_images = counted(n_labelled, "labelled image")
+    if n_checked < n_labelled:
+        labelled_images += f" ({n_checked:,} checked)"
+    if to_label:
+        rows = [("image", "why", "looks most like")]
+        rows += [(row.image, row.why, row.likeness) for row in to_label]
+        _print_table(f"Label next, of {counted(n_images, 'image')}:", rows, console)
+    if to_check:
+        rows = [("image", "label", "looks like")]
+        rows += [(row.image, row.label, row.likeness) for row in to_check]
+        _print_table(f"Check these labels, of {labelled_images}:", rows, console)
+    else:
+        console.print(f"No label of {labelled_images} looks wrong.")
+
+
+def _print_table(title: str, rows: Sequence[Sequence[str]], console: Console) -> None:
+    console.print("\n  ".join([title, *aligned(rows)]), end="\n\n")
