@@ -80,11 +80,10 @@ def tasks(features: FeatureSet, n_way: int, n_shot: int, n_query: int, n_tasks: 
     ]
 
 
-def model_of(features: FeatureSet, **settings: Any) -> FewShotClassifier:
-    settings = {"classifier": "centroid"} | settings  # `photos.py` measures the default
-    return FewShotClassifier(
-        None, centre=None if features.centre is None else features.centre.numpy(), **settings
-    )
+def model_of(features: FeatureSet, classifier: str = "centroid") -> FewShotClassifier:
+    """Return a classifier for features; `photos.py` measures the default classifier."""
+    centre = None if features.centre is None else features.centre.numpy()
+    return FewShotClassifier(None, centre=centre, classifier=classifier)
 
 
 def spread_of(values: list[float]) -> dict[str, float]:

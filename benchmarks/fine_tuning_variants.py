@@ -16,10 +16,10 @@ name for the test split); rows that the file has are kept.
 import argparse
 import json
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -39,28 +39,41 @@ from nearshot.models import load_backbone
 from nearshot.runs.network import TrainedNetwork
 
 RESULTS = Path(__file__).parent / "results"
-NAMES = {
-    "val": "fine-tuning-variants",
-    "test": "fine-tuning-variants-test",
-}  # of the result's files, by split
+# The result's files, by split.
+NAMES = {"val": "fine-tuning-variants", "test": "fine-tuning-variants-test"}
 SPLITS = {"val": "validation", "test": "test"}
 BACKBONE = "resnet12-nca-cifar-fs"
 PLAIN = "no adaptation"
+N_SHOT = 5
 PUBLISHED = ", background 1e-10"
 LOSSES: dict[str, Callable[..., Tensor]] = {
     "": nca_loss,
     PUBLISHED: partial(nca_loss, background=1e-10),
 }
-FINE_TUNED: dict[str, dict[str, Any]] = {
-    f"{batch_norm}, {n_steps} step{'s' * (n_steps > 1)}{words}": {
-        "batch_norm": batch_norm,
-        "optimiser": Adam(n_steps=n_steps),
-        "loss": loss,
-    }
-    for batch_norm in ("frozen", "support")
-    for words, loss in LOSSES.items()
-    for n_steps in (1, 2, 5)
-}
+
+
+@dataclass(frozen=True)
+class FineTuning:
+    """How a network is fine-tuned on a support set."""
+
+    batch_norm: Literal["frozen", "support"]
+    n_steps: int
+    loss: Callable[..., Tensor]
+
+
+def fine_tunings() -> dict[str, FineTuning]:
+    """Return the procedures of fine-tuning, by name."""
+    result = {}
+    for batch_norm in ("frozen", "support"):
+        for suffix, loss in LOSSES.items():
+            for n_steps in (1, 2, 5):
+                steps = "1 step" if n_steps == 1 else f"{n_steps} steps"
+                name = f"{batch_norm}, {steps}{suffix}"
+                result[name] = FineTuning(batch_norm, n_steps, loss)
+    return result
+
+
+FINE_TUNED = fine_tunings()
 MAHALANOBIS: dict[str, Adam] = {
     f"Mahalanobis, {n_steps} steps at {lr:g}": Adam(n_steps=n_steps, lr=lr, weight_decay=0.0)
     for lr, n_steps in ((1e-3, 20), (1e-4, 20), (1e-4, 5), (1e-4, 10), (3e-4, 5))
@@ -85,39 +98,66 @@ def main() -> None:
     device = chosen_device(None)
     network = TrainedNetwork(load_backbone(BACKBONE), BACKBONE, device=device, precision="float32")
     store = open_or_prepare("cifar-fs", options.split, options.data_dir)
-    asked: dict[str, Any] = {
-        "n_shot": 5,
-        "n_episodes": options.episodes,
-        "centre": network.centre(),
-        "split": options.split,
-        "fingerprint": store.fingerprint,
-        "progress": False,
-    }
-    plain = evaluate_features(network.features(store), store.labels, **asked)
-    add_row(options, PLAIN, row_of(plain, plain))
-    images = (
-        network.images(store).to(device)
-        if any(name in FINE_TUNED for name in options.only)
-        else None
+    plain = evaluate_features(
+        network.features(store),
+        store.labels,
+        n_shot=N_SHOT,
+        n_episodes=options.episodes,
+        centre=network.centre(),
+        split=options.split,
+        fingerprint=store.fingerprint,
+        progress=False,
     )
+    add_row(options, PLAIN, row_of(plain, plain))
+    images = None
+    if any(name in FINE_TUNED for name in options.only):
+        images = network.images(store).to(device)
     for name in options.only:
-        accuracy = adapted(name, network, store, images, asked)
+        accuracy = adapted(name, network, store, images, options.split, options.episodes)
         print(f"{name}: {accuracy}; {compare(accuracy, plain)}", flush=True)
         report = add_row(options, name, row_of(accuracy, plain))
     print(markdown(report))
 
 
 def adapted(
-    name: str, network: TrainedNetwork, store: Store, images: Tensor | None, asked: dict[str, Any]
+    name: str,
+    network: TrainedNetwork,
+    store: Store,
+    images: Tensor | None,
+    split: str,
+    n_episodes: int,
 ) -> Accuracy:
+    """Return the accuracy of a variant."""
     if name in MAHALANOBIS:
-        features = network.features(store)
         return evaluate_mahalanobis(
-            features, store.labels, loss=nca_loss, optimiser=MAHALANOBIS[name], **asked
+            network.features(store),
+            store.labels,
+            loss=nca_loss,
+            optimiser=MAHALANOBIS[name],
+            n_shot=N_SHOT,
+            n_episodes=n_episodes,
+            centre=network.centre(),
+            split=split,
+            fingerprint=store.fingerprint,
+            progress=False,
         )
     if images is None:
-        raise ValueError("Fine-tuning needs the images.")
-    return evaluate_fine_tuned(network.network(), images, store.labels, **FINE_TUNED[name], **asked)
+        raise ValueError("images are missing, which fine-tuning needs.")
+    procedure = FINE_TUNED[name]
+    return evaluate_fine_tuned(
+        network.network(),
+        images,
+        store.labels,
+        loss=procedure.loss,
+        optimiser=Adam(n_steps=procedure.n_steps),
+        batch_norm=procedure.batch_norm,
+        n_shot=N_SHOT,
+        n_episodes=n_episodes,
+        centre=network.centre(),
+        split=split,
+        fingerprint=store.fingerprint,
+        progress=False,
+    )
 
 
 def row_of(accuracy: Accuracy, plain: Accuracy) -> dict[str, Any]:

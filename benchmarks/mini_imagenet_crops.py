@@ -39,7 +39,7 @@ from nearshot.training.embedding import embed_images
 RESULTS = Path(__file__).parent / "results"
 NAME = "mini-imagenet-crops"
 PRESET = "mini-imagenet-nca"
-JITTER: dict[str, Any] = {"brightness": 0.4, "contrast": 0.4, "saturation": 0.4}
+JITTER = 0.4
 PADDED = Augmentation(crop="padded", padding=8)
 # In the order in which they run.
 CROPS: Mapping[str, Augmentation] = MappingProxyType(
@@ -52,28 +52,27 @@ CROPS: Mapping[str, Augmentation] = MappingProxyType(
         "padded 8 with scale 0.7": Augmentation(crop="padded-random", padding=8, scale=(0.7, 1.0)),
     }
 )
-# What a variant may have beside its crops, after a comma.
-CHANGES: Mapping[str, dict[str, Any]] = MappingProxyType(
+# What a variant may have beside its crops and "jitter", after a comma: a setting and its value.
+CHANGES: Mapping[str, tuple[str, Any]] = MappingProxyType(
     {
-        "weight decay 0.001": {"weight_decay": 1e-3},
-        "weight decay 0.002": {"weight_decay": 2e-3},
-        "average": {"ema_decay": 0.999},
-        "cosine": {"schedule": "cosine"},
-        "constant": {"schedule": "constant"},
-        "late drop": {"milestones": (0.9,)},
-        "warm-up": {"warm_up": None},
-        "learning rate 0.2": {"learning_rate": 0.2},
-        "batch 256": {"batch_size": 256},
-        "DropBlock": {"backbone": "resnet12-dropblock"},
+        "weight decay 0.001": ("weight_decay", 1e-3),
+        "weight decay 0.002": ("weight_decay", 2e-3),
+        "average": ("ema_decay", 0.999),
+        "cosine": ("schedule", "cosine"),
+        "constant": ("schedule", "constant"),
+        "late drop": ("milestones", (0.9,)),
+        "warm-up": ("warm_up", None),
+        "learning rate 0.2": ("learning_rate", 0.2),
+        "batch 256": ("batch_size", 256),
+        "DropBlock": ("backbone", "resnet12-dropblock"),
     }
 )
 INPUT_SIZES = (84, 92, 100)
 N_EPISODES = 10_000
 LONG = 100  # epochs of the runs whose accuracies are listed by epoch
 SEED_OF_EPISODES = 1  # seed 0 chose the epochs
-CENTRE_FROM_EVERY = (
-    8  # the mean training feature at another input size is of every eighth training image
-)
+# The mean training feature at another input size is of every eighth training image.
+CENTRE_FROM_EVERY = 8
 
 
 def main() -> None:
@@ -101,16 +100,15 @@ def main() -> None:
 def config_of(variant: str) -> TrainConfig:
     """Return the settings of a variant: crops, and any of "jitter" and CHANGES."""
     crops, *others = variant.split(", ")
-    augmentation = replace(CROPS[crops], **(JITTER if "jitter" in others else {}))
-    config = replace(PRESETS[PRESET], augmentation=augmentation)
-    for part in changes_in(variant):
-        config = replace(config, **CHANGES[part])
-    return config
+    augmentation = CROPS[crops]
+    if "jitter" in others:
+        augmentation = replace(augmentation, brightness=JITTER, contrast=JITTER, saturation=JITTER)
+    return replace(PRESETS[PRESET], augmentation=augmentation, **changes_in(variant))
 
 
-def changes_in(variant: str) -> list[str]:
-    """Return a variant's parts beside its crops."""
-    return [part for part in variant.split(", ")[1:] if part != "jitter"]
+def changes_in(variant: str) -> dict[str, Any]:
+    """Return a variant's settings beside its augmentation, by name."""
+    return dict(CHANGES[part] for part in variant.split(", ")[1:] if part != "jitter")
 
 
 def measured(
@@ -140,9 +138,7 @@ def measured(
         "epochs": epochs,
         "seed": seed,
         "augmentation": asdict(config.augmentation),
-        "changes": {
-            name: getattr(config, name) for part in changes_in(variant) for name in CHANGES[part]
-        },
+        "changes": changes_in(variant),
         "run": run_id(config),
         "fingerprints": {split: store.fingerprint for split, store in stores.items()},
         "torch": torch.__version__,

@@ -22,6 +22,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -88,14 +89,16 @@ def on_cpu(data_dir: Path | None, n_steps: int = 40) -> list[Row]:
     with tempfile.TemporaryDirectory() as folder:
         for number, pixels in enumerate(images):
             Image.fromarray(pixels).save(Path(folder) / f"{number}.png")
-        plain = plain_loop(Path(folder), labels, config)
-        ours = nearshot_loop(images, labels, config)
-        for loop in (plain, ours):
+        loops = {
+            "plain PyTorch, DataLoader and Pillow": plain_loop(Path(folder), labels, config),
+            "nearshot": nearshot_loop(images, labels, config),
+        }
+        for loop in loops.values():
             for _ in range(3):
                 next(loop)
-        times: dict[str, list[float]] = {"plain PyTorch, DataLoader and Pillow": [], "nearshot": []}
+        times: dict[str, list[float]] = {name: [] for name in loops}
         for _ in range(n_steps // 10):
-            for name, loop in zip(times, (plain, ours), strict=True):
+            for name, loop in loops.items():
                 start = time.perf_counter()
                 for _ in range(10):
                     next(loop)
@@ -198,7 +201,7 @@ def on_cuda(size: int, peak: float) -> list[Row]:
         take(images, labels)
         torch.cuda.synchronize()
         first = time.perf_counter() - start
-        rate = config.batch_size / seconds(lambda take=take: take(images, labels))  # type: ignore[misc]
+        rate = config.batch_size / seconds(partial(take, images, labels))
         rows.append(
             {
                 "step": f"{size}×{size}, {name}",

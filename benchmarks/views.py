@@ -58,23 +58,26 @@ def main() -> None:
 
     def measure(name: str, features: Tensor, of_training: Tensor, power: float = 1.0) -> None:
         centre = power_transform(of_training, power).mean(0)
-        settings: dict[str, Any] = {"centre": centre, "split": "val", "progress": False}
         transformed = power_transform(features, power)
-        accuracies[name] = {
-            shot: evaluate_features(transformed, labels, n_shot=shot, **settings) for shot in SHOTS
-        }
+        accuracies[name] = {}
+        for n_shot in SHOTS:
+            accuracies[name][n_shot] = evaluate_features(
+                transformed, labels, n_shot=n_shot, centre=centre, split="val", progress=False
+            )
         write(accuracies, options, device, len(images))
 
     of_training = embedded(backbone, training, 0, usual)
     total = torch.zeros(())
     for number in range(max(N_VIEWS)):
         total = total + embedded(backbone, images, number, usual)
-        if (n_views := number + 1) in N_VIEWS:
-            for power in POWERS:
-                words = f"{n_views} view{'s' * (n_views > 1)}" + (
-                    f", power {power:g}" if power != 1 else ""
-                )
-                measure(words, total / n_views, of_training, power)
+        n_views = number + 1
+        if n_views not in N_VIEWS:
+            continue
+        for power in POWERS:
+            name = "1 view" if n_views == 1 else f"{n_views} views"
+            if power != 1:
+                name += f", power {power:g}"
+            measure(name, total / n_views, of_training, power)
     for size in options.input_sizes:
         backbone.set_input_size(size)
         measure(
