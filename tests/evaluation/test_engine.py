@@ -91,24 +91,24 @@ def test_similarities_round_less_than_a_third_of_the_tolerance(offset: float) ->
         prepared = prepare_features(features)
         centred = prepared - prepare_features(given).mean(0)
         squares = centred.square().sum(1)
-        found.append(episode_similarities(centred, squares, rows, shape, (5,), images=True))
+        found.append(episode_similarities(centred, squares, rows, shape, (5,), needs_images=True))
     (ours, exact), length = found, squares.max().sqrt()
     allowed = engine.ROUNDING * torch.finfo(torch.float32).eps / 3 * length
     assert (ours.to_images - exact.to_images).abs().max() < allowed
     assert (ours.to_means[5] - exact.to_means[5]).abs().max() < allowed
 
 
-@pytest.mark.parametrize("images", [True, False])
+@pytest.mark.parametrize("needs_images", [True, False])
 def test_similarities_are_the_same_all_at_once_as_a_few_at_a_time(
-    images: bool, monkeypatch: pytest.MonkeyPatch
+    needs_images: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first is what a GPU does."""
     rows = torch.stack([torch.randperm(200)[:20] for _ in range(9)])
     given = (FEATURES, FEATURES.square().sum(1), rows, EpisodeShape(4, 3, 2), (1, 3))
     monkeypatch.setattr(similarity, "CACHE_BYTES", 2 * 20 * FEATURES[0].nbytes)
-    found = episode_similarities(*given, images=images)
+    found = episode_similarities(*given, needs_images=needs_images)
     monkeypatch.setattr(similarity, "multiply_in_cache", similarity.multiply_at_once)
-    torch.testing.assert_close(episode_similarities(*given, images=images), found)
+    torch.testing.assert_close(episode_similarities(*given, needs_images=needs_images), found)
 
 
 @pytest.mark.parametrize("name", ["centroid", "soft", "knn"])

@@ -9,12 +9,21 @@ from dataclasses import replace
 import hypothesis.strategies as st
 import numpy as np
 import pytest
+import scipy.stats
 import torch
-from hypothesis import example, given
+from hypothesis import assume, example, given
 from torch import Tensor
 
 from nearshot.errors import InputError, LeakError
-from nearshot.evaluation import Accuracy, Protocol, compare, pool_seeds, select_best
+from nearshot.evaluation import (
+    Accuracy,
+    Protocol,
+    compare,
+    paired,
+    pool_seeds,
+    select_best,
+    welch,
+)
 
 PROTOCOL = Protocol(5, 1, 15, 4, 0, "abc", "centroid", centred=True, normalised=True, split="val")
 
@@ -73,7 +82,7 @@ def test_a_result_says_how_it_was_measured() -> None:
         ({"centred": False}, ", normalised features, "),
         ({"centred": None, "normalised": None}, ", features of other code, "),
         ({"seed": None}, "episodes from elsewhere"),
-        ({"classes_left_out": 2}, ", 2 classes with too few images left out"),
+        ({"classes_left_out": 2}, ", 2 classes with too few images skipped"),
     ):
         assert part in str(replace(PROTOCOL, **change))
 
@@ -96,18 +105,11 @@ def test_pooling_takes_all_episodes_together_and_shows_the_seeds() -> None:
         str(pooled)
         == f"71.00 ± {pooled.interval95:.2f} (± {pooled.between_seeds95:.2f} between seeds)"
     )
-    assert (
-        pooled.about_seeds(3)
-        == pooled.about_seeds()
-        == f"± {pooled.between_seeds95:.2f} between seeds"
-    )
-    assert pooled.about_seeds(5) == f"± {pooled.between_seeds95:.2f} between seeds; 3 of 5 seeds"
     two = pool_seeds(seeds[:2])
-    assert two.about_seeds(5) == "2 of 5 seeds: 70.00, 72.00"
+    assert str(two) == f"71.00 ± {two.interval95:.2f} (2 seeds: 70.00, 72.00)"
     one = pool_seeds(seeds[:1])
     assert math.isnan(one.between_seeds95)
-    assert (one.about_seeds(), one.about_seeds(5)) == ("", "1 of 5 seeds")
-    assert str(two) == f"71.00 ± {two.interval95:.2f} (2 seeds: 70.00, 72.00)"
+    assert str(one) == str(seeds[0])
 
 
 def test_models_on_the_same_episodes_do_not_count_an_episode_thrice() -> None:
@@ -137,6 +139,46 @@ def test_a_paired_comparison() -> None:
     for name in ("episodes", "fingerprint", "split"):
         with pytest.raises(InputError, match=f"different {name}"):
             compare(first, accuracy([1.0] * 4, **{name: "other"}))
+
+
+percents = st.floats(0, 100).map(lambda value: round(value, 2))
+seeds = st.lists(percents, min_size=2, max_size=8, unique=True)
+
+
+@given(firsts=seeds, seconds=seeds, confidence=st.sampled_from([0.9, 0.95, 0.999]))
+def test_welchs_interval_is_scipys(
+    firsts: list[float], seconds: list[float], confidence: float
+) -> None:
+    difference = welch(firsts, seconds, confidence=confidence)
+    test = scipy.stats.ttest_ind(firsts, seconds, equal_var=False)
+    low, high = test.confidence_interval(confidence)
+    assert difference.mean - difference.half_width == pytest.approx(low, rel=1e-9, abs=1e-9)
+    assert difference.mean + difference.half_width == pytest.approx(high, rel=1e-9, abs=1e-9)
+    assert (difference.n_first, difference.n_second) == (len(firsts), len(seconds))
+
+
+@given(
+    pairs=st.lists(st.tuples(percents, percents), min_size=2, max_size=8),
+    confidence=st.sampled_from([0.9, 0.95, 0.999]),
+)
+@example(pairs=[(70.0, 69.0), (75.0, 73.5)], confidence=0.95)
+def test_the_paired_interval_is_scipys(pairs: list[tuple[float, float]], confidence: float) -> None:
+    firsts = [first for first, _ in pairs]
+    seconds = [second for _, second in pairs]
+    assume(np.std(np.subtract(firsts, seconds)) > 1e-6)
+    difference = paired(firsts, seconds, confidence=confidence)
+    low, high = scipy.stats.ttest_rel(firsts, seconds).confidence_interval(confidence)
+    assert difference.mean - difference.half_width == pytest.approx(low, rel=1e-9, abs=1e-9)
+    assert difference.mean + difference.half_width == pytest.approx(high, rel=1e-9, abs=1e-9)
+    assert (difference.n_first, difference.n_second) == (len(pairs), len(pairs))
+
+
+def test_equal_seeds_have_no_interval_and_one_seed_is_refused() -> None:
+    assert welch([70.0, 70.0], [69.0, 69.0]).half_width == 0
+    assert paired([70.0, 71.0], [69.0, 70.0]).half_width == 0
+    for compare_seeds in (welch, paired):
+        with pytest.raises(InputError, match="2 seeds"):
+            compare_seeds([70.0], [69.0])
 
 
 def test_selection_is_by_validation_and_never_by_test() -> None:

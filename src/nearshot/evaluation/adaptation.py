@@ -265,7 +265,7 @@ def _evaluate(
     batches = []
     starts = range(0, len(task.episodes), at_once)
     description = f"adapting to {len(task.episodes):,} episodes"
-    for start in with_progress(starts, description, show=task.progress):
+    for start in with_progress(starts, description, progress=task.progress):
         drawn = task.draw(start, start + at_once)
         batches.append(drawn)
         query = drawn[:, :, : shape.n_query].flatten(1)

@@ -1,7 +1,7 @@
-"""The classifiers of Section 2.3, and ridge regression, each defined once: class scores computed from similarities.
+"""The classifiers of Section 2.3, and ridge regression: class scores from similarities.
 
-The episode engine, `FewShotClassifier` and the ONNX export all answer through these definitions. To
-add a classifier, add an entry to `CLASSIFIERS`:
+Each is defined once: the episode engine, `FewShotClassifier` and the ONNX export all answer through
+these definitions. To add a classifier, add an entry to `CLASSIFIERS`:
 
 >>> def nearest_neighbour(similarities: Tensor, class_sizes: Tensor) -> Tensor:
 ...     return best_of_class(similarities, class_sizes)
@@ -30,11 +30,12 @@ from nearshot.errors import InputError, look_up
 # dimensions that are summed one after the other round by an eighth of it. In float32 only equal
 # values are ties.
 TIE = 2.0**-42
-ClassifierName = str  # a key of CLASSIFIERS; not a Literal, since users add entries
-PENALTY = (
-    1.0  # of a ridge regression, relative to the mean squared distance of an image from the mean
-)
-SMALLEST_PENALTY = 1e-30  # for features that are all zero
+# A key of CLASSIFIERS; not a Literal, since users add entries.
+ClassifierName = str
+# Of a ridge regression, relative to the mean squared distance of an image from the mean.
+PENALTY = 1.0
+# For features that are all zero.
+SMALLEST_PENALTY = 1e-30
 
 FeatureClassifier = Callable[[Tensor, Tensor], Tensor]
 """A function of `support` (episode, class, shot, dim) and `query` (episode, query, dim) that
@@ -44,7 +45,7 @@ ClassifierOrName = str | FeatureClassifier
 
 @dataclass(frozen=True)
 class Classifier:
-    """A classifier: scores for classes, computed from similarities; the class with the highest score is the answer.
+    """A classifier: class scores computed from similarities; the highest score is the answer.
 
     `scores` must treat each query on its own, so that the protocol is inductive. To be exported to
     ONNX, it must use tensor operations whose shapes depend on the shapes of its arguments only, not
@@ -59,7 +60,7 @@ class Classifier:
         scores: a function of `similarities` (…, query, point), minus the squared distances, and
             `class_sizes` (class,) int64, the number of points of each class. Points are grouped by
             class: first all of class 0, then all of class 1, and so on. It returns scores (…,
-                query, class).
+            query, class).
         prototypes: whether the points are the class means, one per class, rather than the support
             images.
         fit: a function of the support images (…, point, dim), grouped by class, and `class_sizes`.
@@ -73,7 +74,10 @@ class Classifier:
     fit: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]] | None = None
 
     def __call__(self, support: Tensor, query: Tensor) -> Tensor:
-        """Return the scores (…, query, class) of `query` (…, query, dim) for `support` (…, class, shot, dim)."""
+        """Return the scores (…, query, class).
+
+        `support` is (…, class, shot, dim), and `query` (…, query, dim).
+        """
         points = support.mean(-2, keepdim=True) if self.prototypes else support
         class_sizes = torch.full(points.shape[-3:-2], points.shape[-2], device=points.device)
         points = points.flatten(-3, -2)
@@ -83,18 +87,19 @@ class Classifier:
 
 
 def similarities(points: Tensor, query: Tensor) -> Tensor:
-    """Return −‖q − p‖², (…, query, point), of `points` (…, point, dim) and `query` (…, query, dim)."""
+    """Return −‖q − p‖², (…, query, point), of points (…, point, dim) and query (…, query, dim)."""
     # A common offset changes no distance, but would cost digits in 2qp − ‖p‖² − ‖q‖².
     offset = points.mean(-2, keepdim=True)
-    points, query = points - offset, query - offset
+    points = points - offset
+    query = query - offset
     products = 2 * (query @ points.mT)
     return products - points.square().sum(-1)[..., None, :] - query.square().sum(-1, keepdim=True)
 
 
 def class_of_points(class_sizes: Tensor, n_points: int) -> Tensor:
     """Return the class of each point, (point,) int64, for points grouped by class."""
-    places = torch.arange(n_points, device=class_sizes.device)
-    return (places[:, None] >= class_sizes.cumsum(0)).sum(1)
+    positions = torch.arange(n_points, device=class_sizes.device)
+    return (positions[:, None] >= class_sizes.cumsum(0)).sum(1)
 
 
 def best_of_class(similarities: Tensor, class_sizes: Tensor) -> Tensor:
@@ -105,48 +110,55 @@ def best_of_class(similarities: Tensor, class_sizes: Tensor) -> Tensor:
 
 
 def _sum_by_class(values: Tensor, class_sizes: Tensor) -> Tensor:
+    """Return the sums (…, query, class) of values (…, query, point)."""
     classes = torch.arange(len(class_sizes), device=values.device)
+    is_of_class = class_of_points(class_sizes, values.shape[-1])[:, None] == classes
     # A matrix product is fast and can be exported.
-    return values @ (class_of_points(class_sizes, values.shape[-1])[:, None] == classes).to(values)
+    return values @ is_of_class.to(values)
 
 
 def tied_nearest(distances: Tensor, k: int | Tensor, tolerance: Tensor) -> Tensor:
-    """Return a mask of the k nearest images, of `distances` (…, image); of those tied for the last places, the first.
+    """Return a mask (…, image) of the k nearest images, of `distances` (…, image).
 
-    `tolerance` (…, 1) is the largest difference that counts as a tie.
+    Of images that tie for the last places, the first are taken. `tolerance` (…, 1) is the largest
+    difference that counts as a tie.
 
     >>> tied_nearest(torch.tensor([3.0, 1.0, 3.0, 2.0]), 3, torch.tensor([0.1]))
     tensor([ True,  True, False,  True])
     """
     # A sort, not topk: its shapes do not depend on k, which an ONNX graph computes.
-    place = torch.as_tensor(k, device=distances.device).reshape(1) - 1
-    last = distances.sort(dim=-1).values.index_select(-1, place)
-    sure = distances < last - tolerance
-    tied = ~sure & (distances <= last + tolerance)
-    return sure | (tied & (tied.cumsum(-1) <= k - sure.sum(-1, keepdim=True)))
+    last = torch.as_tensor(k, device=distances.device).reshape(1) - 1
+    last_distance = distances.sort(dim=-1).values.index_select(-1, last)
+    is_nearer = distances < last_distance - tolerance
+    is_tied = ~is_nearer & (distances <= last_distance + tolerance)
+    n_left = k - is_nearer.sum(-1, keepdim=True)  # places for those that tie
+    return is_nearer | (is_tied & (is_tied.cumsum(-1) <= n_left))
 
 
 def nearest_in_order(distances: Tensor, k: int, tolerance: Tensor) -> Tensor:
-    """Return the indices (row, k) of the k nearest images of `distances` (row, image), nearest and of tied ones first.
+    """Return the indices (row, k) of the k nearest images of `distances` (row, image).
+
+    The nearest come first, and of tied images the first. `tolerance` (row, 1) is the largest
+    difference that counts as a tie.
 
     >>> nearest_in_order(torch.tensor([[3.0, 1.01, 3.0, 1.0]]), 3, torch.tensor([[0.1]]))
     tensor([[1, 3, 0]])
     """
-    places = (
-        tied_nearest(distances, k, tolerance).nonzero()[:, 1].view(-1, k)
-    )  # in the order of the images
-    values, order = distances.gather(1, places).sort(dim=1)
-    steps = torch.zeros_like(
-        order
-    )  # the number of steps above the tolerance from the nearest to each
-    steps[:, 1:] = (values.diff(dim=1) > tolerance).cumsum(1)
-    return places.gather(
-        1, torch.zeros_like(order).scatter_(1, order, steps).argsort(dim=1, stable=True)
-    )
+    # The k nearest, in the order of the images.
+    nearest = tied_nearest(distances, k, tolerance).nonzero()[:, 1].view(-1, k)
+    values, order = distances.gather(1, nearest).sort(dim=1)
+    # Images that tie have the same rank: the number of steps above the tolerance before them.
+    ranks = torch.zeros_like(order)
+    ranks[:, 1:] = (values.diff(dim=1) > tolerance).cumsum(1)
+    rank_of_image = torch.zeros_like(order).scatter_(1, order, ranks)
+    return nearest.gather(1, rank_of_image.argsort(dim=1, stable=True))
 
 
 def n_behind(nearest: Tensor, tolerance: Tensor) -> Tensor:
-    """Return how many classes are farther than each, (…, class) int64, by the distances of their nearest images."""
+    """Return how many classes are farther than each, (…, class) int64.
+
+    `nearest` (…, class) has the distances of their nearest images.
+    """
     return (nearest[..., None, :] > (nearest + tolerance)[..., :, None]).sum(-1)
 
 
@@ -179,13 +191,18 @@ def _knn_scores(
     k: int | None = None,
     ties: Literal["nearest", "first"] = "nearest",
 ) -> Tensor:
-    """Return the votes of the k nearest images, plus a fraction under 1 that decides between equally many votes."""
-    n_points, n_classes = similarities.shape[-1], len(class_sizes)
+    """Return the votes of the k nearest images.
+
+    Added is a fraction under 1, which decides between classes with equally many votes.
+    """
+    n_points = similarities.shape[-1]
+    n_classes = len(class_sizes)
     if k is not None and k > n_points:
         raise InputError(f"k must be at most {n_points}, the number of support images (got {k}).")
     tolerance = TIE * similarities.abs().amax(-1, keepdim=True)
-    voters = tied_nearest(-similarities, class_sizes.amin(0) if k is None else k, tolerance)
-    votes = _sum_by_class(voters.to(similarities), class_sizes)
+    n_voters = class_sizes.amin(0) if k is None else k
+    is_voter = tied_nearest(-similarities, n_voters, tolerance)
+    votes = _sum_by_class(is_voter.to(similarities), class_sizes)
     if ties == "nearest":
         ahead = n_behind(-best_of_class(similarities, class_sizes), tolerance)
     else:
@@ -208,8 +225,12 @@ def knn(k: int | None = None, ties: Literal["nearest", "first"] = "nearest") -> 
         raise InputError(f"k must be at least 1 (got {k}).")
     if ties not in ("nearest", "first"):
         raise InputError(f"ties must be 'nearest' or 'first' (got {ties!r}).")
-    given = ([] if k is None else [f"k={k}"]) + ([] if ties == "nearest" else [f"ties={ties!r}"])
-    name = f"knn({', '.join(given)})" if given else "knn"
+    settings = []
+    if k is not None:
+        settings.append(f"k={k}")
+    if ties != "nearest":
+        settings.append(f"ties={ties!r}")
+    name = f"knn({', '.join(settings)})" if settings else "knn"
     return Classifier(name, partial(_knn_scores, k=k, ties=ties))
 
 
@@ -229,42 +250,50 @@ def ridge_problem(support: Tensor, class_sizes: Tensor) -> RidgeProblem:
     An image of a class of n images weighs 1/n, so that a class is not less likely for having few
     images. The penalty scales with the features, and does not depend on where their origin is.
     """
-    n_points, n_classes = support.shape[-2], len(class_sizes)
+    n_points = support.shape[-2]
+    n_classes = len(class_sizes)
     classes = class_of_points(class_sizes, n_points)
-    weights = (n_points / (n_classes * class_sizes.to(support)))[classes][:, None]  # 1 on average
+    weight_of_class = n_points / (n_classes * class_sizes.to(support))
+    weights = weight_of_class[classes][:, None]  # 1 on average
     mean = (weights * support).sum(-2, keepdim=True) / n_points
     roots = weights.sqrt()
     rows = roots * (support - mean)
-    members = (classes[:, None] == torch.arange(n_classes, device=support.device)).to(support)
+    is_member = classes[:, None] == torch.arange(n_classes, device=support.device)
+    targets = roots * (is_member.to(support) - 1 / n_classes)
     # If all images are equal, only rounding is left of the rows, and the second term decides.
-    rounding = (4 * torch.finfo(support.dtype).eps) ** 2 * support.square().sum(
-        (-2, -1), keepdim=True
-    )
+    eps = torch.finfo(support.dtype).eps
+    rounding = (4 * eps) ** 2 * support.square().sum((-2, -1), keepdim=True)
     penalty = (PENALTY * rows.square().sum((-2, -1), keepdim=True) + rounding) / n_points
-    return RidgeProblem(
-        mean, roots, rows, roots * (members - 1 / n_classes), penalty.clamp(min=SMALLEST_PENALTY)
-    )
+    return RidgeProblem(mean, roots, rows, targets, penalty.clamp(min=SMALLEST_PENALTY))
 
 
 def _fit_ridge(support: Tensor, class_sizes: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the points (…, class, dim) and offsets (…, 1, class) whose scores are those of the ridge regression."""
-    mean, _, rows, targets, penalty = ridge_problem(support, class_sizes)
-    few = (
-        rows.shape[-2] <= rows.shape[-1]
-    )  # then the system of the images is smaller than that of the dimensions
-    gram = rows @ rows.mT if few else rows.mT @ rows
-    factor = torch.linalg.cholesky(gram + penalty * torch.eye(gram.shape[-1]).to(gram))
-    wanted = targets.expand(*gram.shape[:-2], *targets.shape) if few else rows.mT @ targets
-    solved = torch.cholesky_solve(wanted, factor)
-    weights = (rows.mT @ solved if few else solved).mT  # (…, class, dim)
-    return mean + weights / 2, weights.square().sum(-1)[..., None, :] / 4
+    """Return the points (…, class, dim) and offsets (…, 1, class) of the ridge regression."""
+    problem = ridge_problem(support, class_sizes)
+    rows = problem.rows
+    n_points, dim = rows.shape[-2:]
+    if n_points <= dim:  # then the system of the images is the smaller one
+        gram = rows @ rows.mT
+        right_side = problem.targets.expand(*gram.shape[:-2], *problem.targets.shape)
+        solution = rows.mT @ _solve_ridge(gram, problem.penalty, right_side)
+    else:
+        gram = rows.mT @ rows
+        solution = _solve_ridge(gram, problem.penalty, rows.mT @ problem.targets)
+    weights = solution.mT  # (…, class, dim)
+    return problem.mean + weights / 2, weights.square().sum(-1)[..., None, :] / 4
+
+
+def _solve_ridge(gram: Tensor, penalty: Tensor, right_side: Tensor) -> Tensor:
+    identity = torch.eye(gram.shape[-1]).to(gram)
+    factor = torch.linalg.cholesky(gram + penalty * identity)
+    return torch.cholesky_solve(right_side, factor)
 
 
 def _ridge_scores(similarities: Tensor, offsets: Tensor) -> Tensor:
     """Return the predictions of the regression: about 1 for the class of the query, and 0 for others.
 
-    They add up to 1 over the classes, which tells what the similarities have besides, the same for
-    all classes.
+    They add up to 1 over the classes. That determines what all similarities have in common beside
+    the scores, −‖q‖².
     """
     scores = similarities + offsets
     return scores - scores.mean(-1, keepdim=True) + 1 / scores.shape[-1]
@@ -300,20 +329,20 @@ def find_classifier(classifier: ClassifierOrName, inductive: bool | None) -> Fea
         return look_up(CLASSIFIERS, classifier, "classifier")
     if inductive is None and not isinstance(classifier, Classifier):
         raise InputError(
-            f"inductive must be given for {classifier_name(classifier)!r}, a function that gets all queries of an "
-            "episode: True if it looks at each query alone, else False. The result says so."
+            f"inductive must be given for {classifier_name(classifier)!r}, a function that gets "
+            "all queries of an episode: True if it looks at each query alone, else False."
         )
     return classifier
 
 
 def classifier_name(classifier: str | Callable[..., Tensor]) -> str:
     """Return the name of a classifier, or of another function, for a result."""
-    if isinstance(classifier, str | Classifier):
-        return classifier if isinstance(classifier, str) else classifier.name
+    if isinstance(classifier, str):
+        return classifier
+    if isinstance(classifier, Classifier):
+        return classifier.name
     if isinstance(classifier, partial):
-        given = [
-            *map(repr, classifier.args),
-            *(f"{key}={value!r}" for key, value in classifier.keywords.items()),
-        ]
-        return f"{classifier_name(classifier.func)}({', '.join(given)})"
+        arguments = [repr(value) for value in classifier.args]
+        arguments += [f"{name}={value!r}" for name, value in classifier.keywords.items()]
+        return f"{classifier_name(classifier.func)}({', '.join(arguments)})"
     return str(getattr(classifier, "__name__", None) or type(classifier).__name__)

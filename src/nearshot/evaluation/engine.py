@@ -206,10 +206,10 @@ def answer(task: Task, tallies: Sequence[Tally]) -> str:
         return drawn
 
     starts = range(0, len(task.episodes), batch_size)
-    show = task.progress
-    if show is None and len(task.episodes) < EPISODES_FOR_PROGRESS:
-        show = False
-    bar = with_progress(starts, f"{len(task.episodes):,} episodes", show=show)
+    progress = task.progress
+    if progress is None and len(task.episodes) < EPISODES_FOR_PROGRESS:
+        progress = False
+    bar = with_progress(starts, f"{len(task.episodes):,} episodes", progress=progress)
     batches = in_threads(answer_batch, starts, n_threads)
     return digest_of((drawn for _, drawn in zip(bar, batches, strict=True)), shape.n_query)
 
@@ -303,7 +303,7 @@ class _Fast:
             rows,
             self.shape,
             self.shots_of_means,
-            images=self.needs_images,
+            needs_images=self.needs_images,
         )
         unsure_episodes = []  # for each tally
         for tally in self.tallies:

@@ -13,11 +13,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nearshot.checks import convert_numpy_fields
+from nearshot.checks import to_python
 from nearshot.errors import InputError, LeakError
 from nearshot.text import counted
 
 NORMAL_95 = 1.96  # as the paper has it
+ONE_BYTE = "<u1"  # how the correct answers of an episode are stored
+FOUR_BYTES = "<u4"
 Key = TypeVar("Key")
 
 
@@ -56,28 +58,36 @@ class Protocol:
     fingerprint: str | None = None
     classes_left_out: int = 0
 
-    def __post_init__(self) -> None:
-        convert_numpy_fields(self)
-
     def __str__(self) -> str:
-        treated = [
-            word
-            for word, done in (("centred", self.centred), ("normalised", self.normalised))
-            if done
-        ]
-        features = " and ".join(treated) or ("raw" if self.centred is not None else "")
-        skipped = counted(self.classes_left_out, "class", "classes")
-        parts = (
-            f"{self.n_way}-way {self.n_shot}-shot, {self.n_query} queries a class, {self.n_episodes:,} episodes",
+        parts = [
+            f"{self.n_way}-way {self.n_shot}-shot",
+            f"{self.n_query} queries a class",
+            f"{self.n_episodes:,} episodes",
             "episodes from elsewhere" if self.seed is None else f"seed {self.seed}",
             self.classifier,
-            f"{features} features" if features else "features of other code",
+            self._features_in_words(),
             f"adapted: {self.adapted}" if self.adapted else "not adapted",
             "inductive" if self.inductive else "transductive",
-            f"{self.split} split" if self.split else "",
-            f"{skipped} with too few images left out" if self.classes_left_out else "",
-        )
-        return ", ".join(part for part in parts if part)
+        ]
+        if self.split:
+            parts.append(f"{self.split} split")
+        if self.classes_left_out:
+            skipped = counted(self.classes_left_out, "class", "classes")
+            parts.append(f"{skipped} with too few images skipped")
+        return ", ".join(parts)
+
+    def _features_in_words(self) -> str:
+        if self.centred is None:
+            return "features of other code"
+        if self.centred and self.normalised:
+            return "centred and normalised features"
+        if self.centred:
+            return "centred features"
+        return "normalised features" if self.normalised else "raw features"
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return it as JSON can hold it; NumPy's numbers become Python's."""
+        return {name: to_python(value) for name, value in dataclasses.asdict(self).items()}
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,14 +99,11 @@ class Accuracy:
 
     @classmethod
     def of_counts(cls, n_correct: Tensor, protocol: Protocol) -> Self:
-        """Return the accuracy for the number of correct answers in each episode, (episode,) whole numbers."""
-        in_percent = (
-            n_correct.cpu()
-            .to(torch.float64, copy=True)
-            .mul_(100)
-            .div_(protocol.n_way * protocol.n_query)
-        )
-        return cls(in_percent, protocol)
+        """Return the accuracy for the correct answers in each episode, (episode,) integers."""
+        n_questions = protocol.n_way * protocol.n_query
+        per_episode = n_correct.cpu().to(torch.float64, copy=True)
+        # In place: for very many episodes, more copies would need much memory.
+        return cls(per_episode.mul_(100).div_(n_questions), protocol)
 
     @property
     def mean(self) -> float:
@@ -105,7 +112,10 @@ class Accuracy:
 
     @property
     def interval95(self) -> float:
-        """Half the width of the 95 % interval over episodes, 1.96 σ / √N, in per cent. NaN for a single episode."""
+        """Half the width of the 95 % interval over episodes, 1.96 σ / √N, in per cent.
+
+        NaN for a single episode.
+        """
         return interval(self.per_episode)
 
     def __str__(self) -> str:
@@ -115,25 +125,26 @@ class Accuracy:
         return f"Accuracy({self} %; {self.protocol})"
 
     def as_dict(self) -> dict[str, Any]:
-        """Return it as JSON can hold it, with the correct answers of each episode as compressed text."""
+        """Return it as JSON can hold it; the correct answers are compressed."""
         n_questions = self.protocol.n_way * self.protocol.n_query
         n_correct = (self.per_episode.double() * n_questions / 100).round().numpy()
-        n_correct = n_correct.astype("<u1" if n_questions < 256 else "<u4")  # most are small
+        count_type = ONE_BYTE if n_questions < 256 else FOUR_BYTES
+        content = zlib.compress(n_correct.astype(count_type).tobytes(), 9)
         return {
             "mean": self.mean,
             "interval95": None if len(self.per_episode) == 1 else self.interval95,
-            "protocol": dataclasses.asdict(self.protocol),
-            "n_correct": base64.b64encode(zlib.compress(n_correct.tobytes(), 9)).decode(),
+            "protocol": self.protocol.as_dict(),
+            "n_correct": base64.b64encode(content).decode(),
         }
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
-        """Return the accuracy of which `as_dict` gave the values."""
+        """Inverse of `as_dict`."""
         protocol = Protocol(**values["protocol"])
         content = zlib.decompress(base64.b64decode(values["n_correct"]))
-        # Files of earlier versions have four bytes for every count.
-        n_correct = np.frombuffer(content, "<u1" if len(content) == protocol.n_episodes else "<u4")
-        return cls.of_counts(torch.from_numpy(n_correct.astype(np.int64)), protocol)
+        count_type = ONE_BYTE if len(content) == protocol.n_episodes else FOUR_BYTES
+        n_correct = np.frombuffer(content, count_type).astype(np.int64)
+        return cls.of_counts(torch.from_numpy(n_correct), protocol)
 
 
 @dataclass(frozen=True)
@@ -160,22 +171,18 @@ class PooledAccuracy:
     protocol: Protocol = field(repr=False)
 
     def __str__(self) -> str:
-        seeds = self.about_seeds()
-        return f"{self.mean:.2f} ± {self.interval95:.2f}{f' ({seeds})' if seeds else ''}"
+        """The mean and its interval over episodes; then the seeds, if there are several.
 
-    def about_seeds(self, n_asked: int | None = None) -> str:
-        """Return the seed variance, and the number of seeds if `n_asked` is another; empty for one of one seed.
-
-        Of two seeds, both means are shown: their interval is thirteen times as wide as their
-            difference.
+        Of two seeds, both means are shown: their interval would be thirteen times as wide as they
+        differ.
         """
-        n_seeds = len(self.per_seed)
-        complete = n_asked in (None, n_seeds)
-        number = f"{n_seeds} seeds" if complete else f"{n_seeds} of {n_asked} seeds"
-        if n_seeds == 2:
-            return f"{number}: {', '.join(f'{mean:.2f}' for mean in self.per_seed)}"
-        between = f"± {self.between_seeds95:.2f} between seeds" if n_seeds > 1 else ""
-        return "; ".join(part for part in (between, "" if complete else number) if part)
+        text = with_interval(self.mean, self.interval95)
+        if len(self.per_seed) == 1:
+            return text
+        if len(self.per_seed) == 2:
+            first, second = self.per_seed
+            return f"{text} (2 seeds: {first:.2f}, {second:.2f})"
+        return f"{text} (± {self.between_seeds95:.2f} between seeds)"
 
 
 @dataclass(frozen=True)
@@ -198,14 +205,21 @@ class Comparison:
 
     def __str__(self) -> str:
         return (
-            f"{self.difference:+.2f} ± {self.interval95:.2f} "
-            f"(wins {self.wins:.0f} %, ties {self.ties:.0f} %, loses {self.losses:.0f} % of the episodes)"
+            f"{self.difference:+.2f} ± {self.interval95:.2f} (wins {self.wins:.0f} %, "
+            f"ties {self.ties:.0f} %, loses {self.losses:.0f} % of the episodes)"
         )
 
 
 @dataclass(frozen=True)
 class Difference:
-    """The mean of some seeds' accuracies minus that of others, in points, with half its interval."""
+    """The mean of some seeds' accuracies minus that of others, in points.
+
+    Attributes:
+        mean: the difference.
+        half_width: half the width of its interval.
+        n_first: the number of seeds on the first side.
+        n_second: the number of seeds on the second side.
+    """
 
     mean: float
     half_width: float
@@ -278,42 +292,52 @@ def pool_seeds(accuracies: Sequence[Accuracy]) -> PooledAccuracy:
 
     The models must have been measured on the same episodes, or each on episodes of its own.
     """
-    _check_same_protocol(
-        [accuracy.protocol for accuracy in accuracies], "pooled", episodes="", seed=None
-    )
-    means = torch.tensor([accuracy.mean for accuracy in accuracies], dtype=torch.float64)
-    together = torch.cat([accuracy.per_episode.double() for accuracy in accuracies])
-    n_seeds = len(means)
+    protocols = [replace(accuracy.protocol, episodes="", seed=None) for accuracy in accuracies]
+    _check_same_protocol(protocols, "pooled")
+    n_seeds = len(accuracies)
     n_different = len({accuracy.protocol.episodes for accuracy in accuracies})
     if n_different not in (1, n_seeds):
         raise InputError(
-            f"{n_seeds} models must have the same episodes, or each its own (got {n_different} sets)."
+            f"{n_seeds} models must have the same episodes, or each its own (got {n_different} "
+            "sets)."
         )
+    per_seed = [accuracy.mean for accuracy in accuracies]
+    together = torch.cat([accuracy.per_episode.double() for accuracy in accuracies])
+    # Of episodes that all models answered, each counts once.
     independent = together if n_different == n_seeds else together.view(n_seeds, -1).mean(0)
-    between = math.nan
+    between_seeds = math.nan
     if n_seeds > 1:
-        between = _student(n_seeds - 1, 0.95) * float(means.std()) / math.sqrt(n_seeds)
-    intervals = (interval(independent), interval(together), between)
+        error = statistics.stdev(per_seed) / math.sqrt(n_seeds)
+        between_seeds = _student(n_seeds - 1, 0.95) * error
     return PooledAccuracy(
-        float(together.mean()), *intervals, tuple(means.tolist()), accuracies[0].protocol
+        mean=float(together.mean()),
+        interval95=interval(independent),
+        paper95=interval(together),
+        between_seeds95=between_seeds,
+        per_seed=tuple(per_seed),
+        protocol=accuracies[0].protocol,
     )
 
 
 def compare(first: Accuracy, second: Accuracy) -> Comparison:
     """Compare two accuracies episode by episode; they must be of the same episodes and images."""
     for name in ("episodes", "split", "fingerprint"):
-        here, there = getattr(first.protocol, name), getattr(second.protocol, name)
-        if here != there:
+        value = getattr(first.protocol, name)
+        other = getattr(second.protocol, name)
+        if value != other:
             raise InputError(
-                f"The two accuracies are of different {name} and cannot be compared in pairs ({here} and {there}): "
-                f"({first.protocol}) and ({second.protocol}). Use the same split, shape, number and seed."
+                f"The two accuracies are of different {name} and cannot be compared in pairs "
+                f"({value} and {other}): ({first.protocol}) and ({second.protocol}). Use the same "
+                "split, shape, number and seed."
             )
     differences = first.per_episode.double() - second.per_episode.double()
-    shares = [
-        100 * float(where.double().mean())
-        for where in (differences > 0, differences == 0, differences < 0)
-    ]
-    return Comparison(float(differences.mean()), interval(differences), *shares)
+    return Comparison(
+        difference=float(differences.mean()),
+        interval95=interval(differences),
+        wins=_percent(differences > 0),
+        ties=_percent(differences == 0),
+        losses=_percent(differences < 0),
+    )
 
 
 def select_best(candidates: Mapping[Key, Accuracy]) -> Key:
@@ -339,22 +363,24 @@ def select_best(candidates: Mapping[Key, Accuracy]) -> Key:
 
 def interval(values: Tensor) -> float:
     """Return half the width of the 95 % interval of a mean, 1.96 σ / √N; NaN for a single value."""
-    return (
-        math.nan
-        if len(values) < 2
-        else NORMAL_95 * float(values.double().std()) / math.sqrt(len(values))
-    )
+    if len(values) < 2:
+        return math.nan
+    return NORMAL_95 * float(values.double().std()) / math.sqrt(len(values))
 
 
-def with_interval(mean: float, half: float) -> str:
-    """Return a mean with its interval, where there is one."""
-    return f"{mean:.2f}" + ("" if math.isnan(half) else f" ± {half:.2f}")
+def with_interval(mean: float, half_width: float) -> str:
+    """Return a mean with its interval; without, if that is NaN."""
+    return f"{mean:.2f}" if math.isnan(half_width) else f"{mean:.2f} ± {half_width:.2f}"
 
 
-def _check_same_protocol(protocols: Sequence[Protocol], what: str, **but: Any) -> None:
-    first, *others = (replace(protocol, **but) for protocol in protocols)
-    for other in others:
-        if other != first:
+def _percent(is_true: Tensor) -> float:
+    return 100 * float(is_true.double().mean())
+
+
+def _check_same_protocol(protocols: Sequence[Protocol], verb: str) -> None:
+    for protocol in protocols[1:]:
+        if protocol != protocols[0]:
             raise InputError(
-                f"Accuracies of different protocols cannot be {what} together: ({first}) and ({other})."
+                f"Accuracies of different protocols cannot be {verb} together: ({protocols[0]}) "
+                f"and ({protocol})."
             )
