@@ -27,6 +27,37 @@ def similarity(first: Tensor, second: Tensor) -> Tensor:
     return torch.exp(-squared_distance(first, second))
 
 
+def temperature_average(
+    held_out: Sequence[Sequence[float]],
+    codes: Sequence[int],
+    query: Sequence[float],
+    temperatures: Sequence[float],
+) -> list[float]:
+    """Σ_T π(T) softmax(query / T), π(T) ∝ p(T) Π_i softmax(held-out_i / T)[code_i].
+
+    p is a density of the logarithm of T: 0.7 of a normal one around log 1 with deviation 0.5, and
+    0.3 around log(0.4 / 0.06) with deviation 1.
+    """
+
+    def softmax(scores: Sequence[float], temperature: float) -> list[float]:
+        powers = [math.exp((score - max(scores)) / temperature) for score in scores]
+        return [power / sum(powers) for power in powers]
+
+    weights = []
+    for temperature in temperatures:
+        narrow = math.exp(-((math.log(temperature) / 0.5) ** 2) / 2) / 0.5
+        wide = math.exp(-(math.log(temperature / (0.4 / 0.06)) ** 2) / 2)
+        weight = 0.7 * narrow + 0.3 * wide
+        for scores, code in zip(held_out, codes, strict=True):
+            weight *= softmax(scores, temperature)[code]
+        weights.append(weight)
+    answer = [0.0] * len(query)
+    for temperature, weight in zip(temperatures, weights, strict=True):
+        for code, probability in enumerate(softmax(query, temperature)):
+            answer[code] += weight / sum(weights) * probability
+    return answer
+
+
 def nca(z: Tensor, y: Tensor) -> Tensor:
     """L_NCA of Section 2.2; an anchor without a positive adds nothing."""
     b = len(z)

@@ -2,7 +2,7 @@
 
 Its tensors are `support_features`, `support_labels`, `centre` (if a mean is subtracted), and the
 backbone's, as in a weights file (`nearshot.models.weights`). Its metadata are `format`
-("nearshot-classifier"), `version` ("1") and `classifier`, a JSON object with everything else.
+("nearshot-classifier"), `version` ("2") and `classifier`, a JSON object with everything else.
 """
 
 import json
@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from nearshot.errors import FileFormatError, InputError
+from nearshot.estimator.calibration import Temperatures
 from nearshot.estimator.head import AUTO_CLASSIFIER
 from nearshot.estimator.state import Array, ClassifierSettings, FittedState
 from nearshot.io import read_tensors, write_tensors
@@ -23,7 +24,7 @@ from nearshot.models import Backbone
 from nearshot.models.weights import backbone_content, backbone_of_content
 
 FORMAT = "nearshot-classifier"
-VERSION = "1"
+VERSION = "2"
 OWN_TENSORS = ("support_features", "support_labels", "centre")  # the others are the backbone's
 CENTRE_IS_A_TENSOR = "array"  # in the place of the parameter `centre`
 LABEL_KINDS = "biufU"  # NumPy's kinds: booleans, numbers, strings
@@ -36,7 +37,7 @@ class Bundle:
     """The content of a file: `FittedState` without its embedder, and what it is made of.
 
     Attributes:
-        settings, classes, features, codes, names, feature_names, centre, temperature, threshold:
+        settings, classes, features, codes, names, feature_names, centre, temperatures, threshold:
             as in `FittedState`.
         n_views: how many views of an image are embedded.
         backbone: the network, if it is in the file.
@@ -50,7 +51,7 @@ class Bundle:
     names: list[str]
     feature_names: Array | None
     centre: Array | None
-    temperature: float
+    temperatures: Temperatures
     threshold: float
     n_views: int
     backbone: Backbone | None
@@ -83,7 +84,8 @@ def write_bundle(state: FittedState, path: str | Path) -> None:
         "classes": classes.tolist(),
         "classes_type": classes.dtype.str,
         "names": state.names,
-        "temperature": state.temperature,
+        "temperatures": list(state.temperatures.values),
+        "temperature_weights": list(state.temperatures.weights),
         "threshold": state.threshold if math.isfinite(state.threshold) else None,
         "feature_names": None if state.feature_names is None else state.feature_names.tolist(),
         "needs_backbone": backbone is not None and not isinstance(backbone, Backbone),
@@ -165,7 +167,7 @@ def read_bundle(path: str | Path) -> Bundle:
             names=list(description["names"]),
             feature_names=None if feature_names is None else np.array(feature_names, dtype=object),
             centre=centre,
-            temperature=float(description["temperature"]),
+            temperatures=_read_temperatures(description),
             threshold=math.inf if threshold is None else float(threshold),
             n_views=parameters.get("n_views", 1),
             backbone=None,
@@ -182,6 +184,17 @@ def read_bundle(path: str | Path) -> Bundle:
     if backbone_description is None:
         return bundle
     return replace(bundle, backbone=backbone_of_content(weights, backbone_description, path))
+
+
+def _read_temperatures(description: dict[str, Any]) -> Temperatures:
+    values = tuple(float(value) for value in description["temperatures"])
+    weights = tuple(float(weight) for weight in description["temperature_weights"])
+    are_valid = all(0 < value < math.inf for value in values) and all(
+        0 <= weight <= 1 for weight in weights
+    )
+    if len(values) != len(weights) or not are_valid or not math.isclose(sum(weights), 1.0):
+        raise ValueError(description["temperatures"])
+    return Temperatures(values, weights)
 
 
 def _read_settings(parameters: dict[str, Any], centre: Array | None) -> ClassifierSettings:

@@ -1,15 +1,19 @@
-"""Calibrated probabilities: the softmax of scores divided by a temperature.
+"""Calibrated probabilities: the mean of softmaxes of scores over many temperatures.
 
-The temperature maximises the likelihood of held-out images. A few images say little: if all are
-recognised, the likelihood alone would choose zero. A log-normal prior therefore keeps it near a
-typical value, a fraction of the mean squared distance between classes. Images are held out of a
-smaller support set, so they choose the ratio to the typical temperature. `benchmarks/estimator.py`
-measures it.
+A few held-out images cannot tell which temperature is right, so none is chosen. Each temperature of
+a grid is weighted by its posterior: a prior times the likelihood of the held-out images. The prior
+is mostly narrow around a typical value, which suits easy photographs, and sometimes wide and
+softer, which suits hard classes. With one temperature, two hard classes with two photos each would
+be overconfident by 18 points.
+
+Temperatures are multiples of a typical one, a fraction of the mean squared distance between
+classes, since images are held out of a smaller support set. `benchmarks/honesty.py` measures it.
 """
 
 import math
+from dataclasses import dataclass
+from typing import Self
 
-import scipy.optimize
 import torch
 from torch import Tensor
 
@@ -21,14 +25,50 @@ from nearshot.evaluation.classifiers import KNN, RIDGE
 TYPICAL = 0.055
 TYPICAL_VOTES = 0.35  # of the square root of the number of voters, for "knn"
 TYPICAL_RIDGE = 0.06  # for "ridge", whose scores are about 1 for the right class and 0 for others
-# The standard deviation of the temperature's logarithm: most are within a factor of 4.
-PRIOR_WIDTH = 0.7
-SEARCH_WIDTH = 8.0  # in logarithms
+
+# The prior of the multiple of the typical temperature: two log-normal distributions, each with its
+# share, its median and the standard deviation of its logarithm.
+PRIOR = ((0.7, 1.0, 0.5), (0.3, 0.4 / TYPICAL_RIDGE, 1.0))
+# The grid goes down from the softest multiple in equal steps of the logarithm, and on from the
+# sharpest for as long as that has weight: with many classes, sharp temperatures are right.
+SOFTEST = 4.0 / TYPICAL_RIDGE
+SHARPEST = 1 / (64 * TYPICAL_RIDGE)
+GRID_STEPS = 32
+MAX_GRID = 100
+NEGLIGIBLE = 1e-4  # the posterior weight below which a temperature is left out
 
 
-def class_probabilities(scores: Tensor, temperature: float) -> Tensor:
+@dataclass(frozen=True)
+class Temperatures:
+    """Divisors of the scores and their weights, which add up to 1."""
+
+    values: tuple[float, ...]
+    weights: tuple[float, ...]
+
+    @classmethod
+    def single(cls, value: float) -> Self:
+        """Return one temperature."""
+        return cls((value,), (1.0,))
+
+    @property
+    def geometric_mean(self) -> float:
+        """The weighted geometric mean of the values."""
+        log_mean = 0.0
+        for value, weight in zip(self.values, self.weights, strict=True):
+            log_mean += weight * math.log(value)
+        return math.exp(log_mean)
+
+    def times(self, factor: float) -> "Temperatures":
+        """Return all values multiplied by a factor."""
+        return Temperatures(tuple(value * factor for value in self.values), self.weights)
+
+
+def class_probabilities(scores: Tensor, temperatures: Temperatures) -> Tensor:
     """Return the probabilities of the classes, (query, class), for scores (query, class)."""
-    return (scores / temperature).softmax(1)
+    probabilities = torch.zeros_like(scores)
+    for value, weight in zip(temperatures.values, temperatures.weights, strict=True):
+        probabilities = probabilities + weight * (scores / value).softmax(1)
+    return probabilities
 
 
 def typical_temperature(support: Support, classifier: str, n_neighbors: int | None = None) -> float:
@@ -47,23 +87,75 @@ def typical_temperature(support: Support, classifier: str, n_neighbors: int | No
     return TYPICAL * float(1 + (1 / support.counts.double()).mean()) * (support.between or 1.0)
 
 
-def choose_temperature(scores: Tensor, codes: Tensor) -> float:
-    """Return the most probable temperature for held-out images, as a multiple of the typical one.
+def weigh_temperatures(scores: Tensor, codes: Tensor) -> Temperatures:
+    """Return the posterior of the temperature, in multiples of the typical one.
 
-    `scores` (image, class) are divided by the typical temperature; `codes` (image,) are the classes
-    of the images. Without images the result is 1.
+    `scores` (image, class) of held-out images are divided by the typical temperature; `codes`
+    (image,) are the classes of the images. Without images the typical temperature is the answer:
+    the prior alone would be far too soft for easy classes.
     """
     if len(codes) == 0:
-        return 1.0
-    scores = scores - scores.amax(1, keepdim=True)
+        return Temperatures.single(1.0)
+    values, log_likelihoods = _log_likelihoods(scores, codes)
+    return _posterior(values, log_likelihoods.sum(0))
+
+
+def held_out_probabilities(scores: Tensor, codes: Tensor, rounds: Tensor) -> Tensor:
+    """Return the probabilities of held-out images, (image, class).
+
+    The images of a round, (image,) with its number, are answered with temperatures that were
+    weighted without them, so that no image has a part in its own answer.
+    """
+    probabilities = torch.zeros_like(scores)
+    if len(codes) == 0:
+        return probabilities
+    values, log_likelihoods = _log_likelihoods(scores, codes)
+    total = log_likelihoods.sum(0)
+    for number in rounds.unique().tolist():
+        in_round = rounds == number
+        others = total - log_likelihoods[in_round].sum(0)
+        temperatures = _posterior(values, others)
+        if bool(in_round.all()):
+            temperatures = Temperatures.single(1.0)
+        probabilities[in_round] = class_probabilities(scores[in_round], temperatures)
+    return probabilities
+
+
+def _log_likelihoods(scores: Tensor, codes: Tensor) -> tuple[list[float], Tensor]:
+    """Return the temperatures of the grid, and the images' log-likelihoods, (image, value)."""
     images = torch.arange(len(codes))
+    step = math.log(SOFTEST / SHARPEST) / GRID_STEPS
+    values: list[float] = []
+    columns: list[Tensor] = []
+    while len(values) < MAX_GRID:
+        value = SOFTEST * math.exp(-step * len(values))
+        values.append(value)
+        columns.append((scores / value).log_softmax(1)[images, codes])
+        if len(values) > GRID_STEPS:
+            sums = torch.stack([column.sum() for column in columns])
+            if float(_posterior_weights(values, sums)[-1]) < NEGLIGIBLE:
+                break
+    return values, torch.stack(columns, dim=1)
 
-    def negative_log_posterior(log_ratio: float) -> float:
-        log_probabilities = (scores / math.exp(log_ratio)).log_softmax(1)
-        log_likelihood = float(log_probabilities[images, codes].sum())
-        return (log_ratio / PRIOR_WIDTH) ** 2 / 2 - log_likelihood
 
-    best = scipy.optimize.minimize_scalar(
-        negative_log_posterior, bounds=(-SEARCH_WIDTH, SEARCH_WIDTH), method="bounded"
-    )
-    return math.exp(float(best.x))
+def _posterior(values: list[float], log_likelihoods: Tensor) -> Temperatures:
+    """Return the posterior for log-likelihoods (value,), without temperatures of no weight."""
+    weights = _posterior_weights(values, log_likelihoods)
+    has_weight = weights >= NEGLIGIBLE
+    kept_values = [value for value, keep in zip(values, has_weight.tolist(), strict=True) if keep]
+    kept_weights = weights[has_weight] / weights[has_weight].sum()
+    return Temperatures(tuple(kept_values), tuple(kept_weights.tolist()))
+
+
+def _posterior_weights(values: list[float], log_likelihoods: Tensor) -> Tensor:
+    log_prior = torch.tensor([_log_prior(value) for value in values], dtype=torch.float64)
+    return (log_prior + log_likelihoods.double()).softmax(0)
+
+
+def _log_prior(value: float) -> float:
+    """Return the logarithm of the prior's density at the logarithm of a multiple."""
+    density = 0.0
+    for share, median, width in PRIOR:
+        deviation = math.log(value / median) / width
+        density += share / width * math.exp(-(deviation**2) / 2)
+    return math.log(density)

@@ -64,7 +64,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             None for nothing.
         normalise: whether to divide features by their length.
         temperature: the divisor of the scores before the softmax of `predict_proba`. "auto"
-            maximises the likelihood of held-out support images.
+            averages over temperatures, weighted by the likelihood of held-out support images.
         unknown_rate: the fraction of images of known classes that may be rejected, such as 0.05;
             `predict` then returns `unknown_label` for images unlike all classes. None: every image
             gets a class.
@@ -85,7 +85,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         support_labels_: (image,) indices into `classes_`.
         support_names_: the paths of the support images, or "image 3" for images without a path.
         centre_: (dim,) the mean that is subtracted, or None.
-        temperature_: the divisor of the scores.
+        temperature_: the divisor of the scores; the geometric mean, where several are averaged.
         threshold_: the novelty above which an image is unknown; infinite without `unknown_rate`.
         embedder_: the `Embedder`, or None for features.
 
@@ -310,7 +310,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             names=bundle.names,
             feature_names=bundle.feature_names,
             centre=bundle.centre,
-            temperature=bundle.temperature,
+            temperatures=bundle.temperatures,
             threshold=bundle.threshold,
         )
         return model._set_state(state)
@@ -345,7 +345,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.support_labels_ = state.codes
         self.support_names_ = state.names
         self.centre_ = state.centre
-        self.temperature_ = state.temperature
+        self.temperature_ = state.temperatures.geometric_mean
         self.threshold_ = state.threshold
         if state.feature_names is not None:
             self.feature_names_in_ = state.feature_names

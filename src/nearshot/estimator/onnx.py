@@ -212,7 +212,7 @@ class _Decision(nn.Module):
         self.class_sizes = nn.Buffer(head.class_sizes)
         self.normalise = bool(state.settings.normalise)
         self.n_classes = len(state.classes)
-        self.temperature = state.temperature
+        self.temperatures = state.temperatures
         self.threshold = state.threshold
         centre = np.zeros(head.points.shape[1]) if state.centre is None else state.centre
         self.centre = nn.Buffer(torch.from_numpy(np.array(centre, dtype=np.float64)))
@@ -247,7 +247,7 @@ class _Decision(nn.Module):
         if self.normalise:  # a feature of zeros has no direction
             scores = torch.where(is_zero[:, None], 0.0, scores)
             novelty = torch.where(is_zero, torch.inf, novelty)
-        probabilities = class_probabilities(scores, self.temperature).float()
+        probabilities = class_probabilities(scores, self.temperatures).float()
         index = first_best(scores)
         if self.threshold == math.inf:
             return probabilities, novelty.float(), index
@@ -326,7 +326,7 @@ def _metadata(state: FittedState) -> dict[str, str]:
         "nearshot_version": __version__,
         "classes": [readable(str(label)) for label in state.classes.tolist()],
         "classifier": settings.definition.name,
-        "temperature": state.temperature,
+        "temperature": state.temperatures.geometric_mean,
         "centred": state.centre is not None,
         "normalised": bool(settings.normalise),
         "n_support": len(state.codes),

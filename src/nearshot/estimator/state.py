@@ -18,9 +18,10 @@ from torch import Tensor
 from nearshot.checks import check_count
 from nearshot.errors import InputError
 from nearshot.estimator.calibration import (
-    choose_temperature,
+    Temperatures,
     class_probabilities,
     typical_temperature,
+    weigh_temperatures,
 )
 from nearshot.estimator.embedder import Embedder
 from nearshot.estimator.head import Head, class_scores, find_classifier, fit_head
@@ -109,7 +110,7 @@ class FittedState:
         names: the names of the images.
         feature_names: the names of the feature columns, if they have any.
         centre: (dim,) the mean to subtract, if any.
-        temperature: the divisor of the scores.
+        temperatures: the divisors of the scores, and their weights.
         threshold: the novelty above which an image is unknown.
     """
 
@@ -121,7 +122,7 @@ class FittedState:
     names: list[str]
     feature_names: Array | None
     centre: Array | None
-    temperature: float = 1.0
+    temperatures: Temperatures = Temperatures.single(1.0)  # noqa: RUF009 (it is immutable)
     threshold: float = math.inf
 
     @property
@@ -169,7 +170,7 @@ class FittedState:
         return Answers(
             scores=scores,
             codes=first_best(scores),
-            probabilities=class_probabilities(scores, self.temperature),
+            probabilities=class_probabilities(scores, self.temperatures),
             novelty=novelty,
             is_unknown=novelty > self.threshold,
         )
@@ -210,7 +211,7 @@ def fit_state(
     )
     return replace(
         uncalibrated,
-        temperature=_find_temperature(uncalibrated),
+        temperatures=_find_temperatures(uncalibrated),
         threshold=_find_threshold(uncalibrated),
     )
 
@@ -241,12 +242,12 @@ def _find_centre(
     return None if embedder is None else embedder.centre
 
 
-def _find_temperature(state: FittedState) -> float:
-    """Return the divisor of the scores."""
+def _find_temperatures(state: FittedState) -> Temperatures:
+    """Return the divisors of the scores, and their weights."""
     if state.settings.temperature != "auto":
-        return float(state.settings.temperature)
-    ratio = choose_temperature(state.held_out.scores, state.held_out.codes)
-    return ratio * _typical_temperature(state)
+        return Temperatures.single(float(state.settings.temperature))
+    multiples = weigh_temperatures(state.held_out.scores, state.held_out.codes)
+    return multiples.times(_typical_temperature(state))
 
 
 def _find_threshold(state: FittedState) -> float:

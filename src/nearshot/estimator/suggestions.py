@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from nearshot.estimator.calibration import choose_temperature, class_probabilities
+from nearshot.estimator import calibration
 from nearshot.estimator.classifier import FewShotClassifier
 from nearshot.estimator.repeated_images import SAME_IMAGE
 
@@ -64,11 +64,13 @@ def held_out_probabilities(classifier: FewShotClassifier) -> tuple[Indices, Floa
     """Return the support images that can be held out, and their probabilities (image, class) then.
 
     They are those of `estimate_accuracy`: images that are alone in their class are missing, and
-    classifiers other than ridge test at most a thousand.
+    classifiers other than ridge test at most a thousand. Their own labels have no part in them.
     """
     held_out = classifier.fitted_state().held_out
-    temperature = choose_temperature(held_out.scores, held_out.codes)
-    return held_out.images.numpy(), class_probabilities(held_out.scores, temperature).numpy()
+    probabilities = calibration.held_out_probabilities(
+        held_out.scores, held_out.codes, held_out.rounds
+    )
+    return held_out.images.numpy(), probabilities.numpy()
 
 
 def doubt_of(probabilities: Floats, is_novel: Flags) -> Floats:
