@@ -1,7 +1,8 @@
-"""Results without training, for what is made of results: of whole recipes, or with accuracies that are known."""
+"""Results without training: of whole recipes, or with accuracies that are known."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -26,72 +27,13 @@ def make_up(
     *,
     dataset: str | None = None,
     seeds: int = 1,
-    changes: dict[str, Any] | None = None,
 ) -> Results:
-    """Put a result in the folder for every training of some recipes; `changes` replace parts of each."""
+    """Put a result in the folder for every run of some recipes."""
     results = Results(folder, size, range(seeds))
     jobs = jobs_of([RECIPES[name] for name in recipes], dataset, size, range(seeds))
     for number, job in enumerate(jobs):
-        results.put(RunResult(_content(job, number) | (changes or {})))
+        results.put(RunResult(_content(job, number)))
     return results
-
-
-def _content(job: Job, number: int) -> dict[str, Any]:
-    validated = [Measurement("val", shot, name) for shot in (1, 5) for name in ("centroid", "soft")]
-    measured = dict.fromkeys((*validated, *job.measurements))
-    generator = torch.Generator().manual_seed(number)
-    return {
-        "format": FORMAT,
-        "version": VERSION,
-        "id": job.id,
-        "scale": job.size.name,
-        "config": job.config.as_dict(),
-        "fingerprints": {"train": "f00d" * 16, "val": "cafe" * 16},
-        "environment": {
-            "torch": "2.13.0",
-            "device": "NVIDIA H200",
-            "command": ["nearshot", "reproduce", "--all"],
-            "code": {"commit": "0123456789abcdef" * 2, "changed": False},
-        },
-        "seconds": 271.5 + 10 * number,
-        "images_per_second": 14_321.0 - number,
-        "accuracies": {one.name: _accuracy(one, number, generator) for one in measured},
-        "by_class": {
-            "val 5-shot centroid": {
-                f"class {label}": 40.0 + (7 * label + number) % 60 for label in range(16)
-            }
-        },
-        "history": [_epoch(epoch, number) for epoch in range(10, 121, 10)],
-    }
-
-
-def _accuracy(one: Measurement, number: int, generator: torch.Generator) -> dict[str, Any]:
-    protocol = Protocol(
-        5, one.n_shot, 15, N_EPISODES, 0, "beef" * 16, one.classifier, True, True, split=one.split
-    )
-    mean = 44 + 10 * (one.n_shot == 5) + number % 7 / 2  # of 75
-    n_correct = (
-        (mean + 6 * torch.randn(N_EPISODES, generator=generator)).round().clamp(0, 75).long()
-    )
-    return Accuracy.of_counts(n_correct, protocol).as_dict() | {"epoch": 120}
-
-
-def _epoch(epoch: int, number: int) -> dict[str, Any]:
-    validation = {
-        f"{shot}-shot {name}": 60
-        + 3 * shot
-        - 900 / (epoch + 20)
-        + number % 7
-        - 2 * (name == "soft")
-        for shot in (1, 5)
-        for name in ("centroid", "soft")
-    }
-    return {
-        "epoch": epoch,
-        "loss": 6 / (1 + epoch / 20),
-        "learning_rate": 0.1,
-        "validation": validation,
-    }
 
 
 def put(
@@ -102,37 +44,84 @@ def put(
     seeds: Sequence[int] = (0,),
     spread: float = 0.0,
     means: dict[Measurement, float] | None = None,
-    n_episodes: int = 400,
+    n_episodes: int = N_EPISODES,
     episode_seed: int = 0,
 ) -> None:
-    """Write a result whose every accuracy is about `mean`, a little more with each seed; some about `means`."""
-    names = (
-        f"{split} {shot}-shot {name}"
-        for split in ("val", "test")
-        for shot in (1, 5)
-        for name in CLASSIFIERS
-    )
-    everything = dict.fromkeys(map(Measurement.named, names), mean)
+    """Write a result whose every accuracy is about `mean`, `spread` more with each seed.
+
+    `means` are those of some measurements.
+    """
+    by_measurement = {}
+    for split, n_shot, classifier in product(("val", "test"), (1, 5), CLASSIFIERS):
+        by_measurement[Measurement(split, n_shot, classifier)] = mean
+    by_measurement |= means or {}
     for seed in seeds:
         accuracies = {}
-        for one, about in (everything | (means or {})).items():
-            random = torch.Generator().manual_seed(one.n_shot)
-            values = about + torch.randn(400, generator=random, dtype=torch.float64)[:n_episodes]
-            episodes = f"{n_episodes} of {one.split}, seed {episode_seed}"
-            asked = (
-                5,
-                one.n_shot,
-                15,
-                n_episodes,
-                episode_seed,
-                episodes,
-                one.classifier,
-                True,
-                True,
-            )
-            accuracy = Accuracy(
-                (values * 0.75).round() / 0.75 + seed * spread, Protocol(*asked, split=one.split)
-            )
-            accuracies[one.name] = accuracy.as_dict() | {"epoch": 1}
+        for measurement, about in by_measurement.items():
+            generator = torch.Generator().manual_seed(measurement.n_shot)
+            noise = torch.randn(N_EPISODES, generator=generator, dtype=torch.float64)[:n_episodes]
+            values = ((about + noise) * 0.75).round() / 0.75 + seed * spread
+            protocol = _protocol(measurement, n_episodes, episode_seed)
+            content = Accuracy(values, protocol).as_dict()
+            accuracies[measurement.name] = content | {"epoch": 1}
         job = Job(replace(config, seed=seed), PAPER, (), ())
         results.put(RunResult(_content(job, 0) | {"history": [], "accuracies": accuracies}))
+
+
+def _content(job: Job, number: int) -> dict[str, Any]:
+    validated = [Measurement("val", *both) for both in product((1, 5), ("centroid", "soft"))]
+    generator = torch.Generator().manual_seed(number)
+    accuracies = {}
+    for measurement in dict.fromkeys((*validated, *job.measurements)):
+        accuracies[measurement.name] = _accuracy(measurement, number, generator)
+    return {
+        "format": FORMAT,
+        "version": VERSION,
+        "id": job.id,
+        "scale": job.size.name,
+        "config": job.config.as_dict(),
+        "fingerprints": {"train": "f00d" * 16, "val": "cafe" * 16},
+        "environment": {"torch": "2.13.0", "device": "NVIDIA H200"},
+        "seconds": 271.5 + 10 * number,
+        "images_per_second": 14_321.0 - number,
+        "accuracies": accuracies,
+        "history": [_epoch(epoch, number) for epoch in range(10, 121, 10)],
+    }
+
+
+def _accuracy(measurement: Measurement, number: int, generator: torch.Generator) -> dict[str, Any]:
+    # Of 75 answers in an episode.
+    mean = 44 + 10 * (measurement.n_shot == 5) + number % 7 / 2
+    n_correct = mean + 6 * torch.randn(N_EPISODES, generator=generator)
+    protocol = _protocol(measurement, N_EPISODES, 0)
+    accuracy = Accuracy.of_counts(n_correct.round().clamp(0, 75).long(), protocol)
+    return accuracy.as_dict() | {"epoch": 120}
+
+
+def _protocol(measurement: Measurement, n_episodes: int, episode_seed: int) -> Protocol:
+    return Protocol(
+        n_way=5,
+        n_shot=measurement.n_shot,
+        n_query=15,
+        n_episodes=n_episodes,
+        seed=episode_seed,
+        episodes=f"{n_episodes} of {measurement.split}, seed {episode_seed}",
+        classifier=measurement.classifier,
+        centred=True,
+        normalised=True,
+        split=measurement.split,
+    )
+
+
+def _epoch(epoch: int, number: int) -> dict[str, Any]:
+    validation = {}
+    for n_shot in (1, 5):
+        accuracy = 60 + 3 * n_shot - 900 / (epoch + 20) + number % 7
+        validation[f"{n_shot}-shot centroid"] = accuracy
+        validation[f"{n_shot}-shot soft"] = accuracy - 2
+    return {
+        "epoch": epoch,
+        "loss": 6 / (1 + epoch / 20),
+        "learning_rate": 0.1,
+        "validation": validation,
+    }

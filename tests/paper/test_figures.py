@@ -17,9 +17,8 @@ from nearshot.losses import count_pairs
 from nearshot.paper import RECIPES, Results
 from nearshot.paper.figures import NEGATIVE, POSITIVE, line_with_band, style_of
 from nearshot.paper.numbers import figure_config
-from nearshot.paper.recipe import Found
-from nearshot.paper.recipes.batches import FRACTIONS
-from nearshot.paper.recipes.pairs import drawn_pairs
+from nearshot.paper.recipes import pairs
+from nearshot.paper.recipes.pair_subsampling import FRACTIONS
 from nearshot.paper.results import Measurement
 from nearshot.paper.sizes import PAPER
 
@@ -28,12 +27,14 @@ FIGURES = ("batch-size", "pair-subsampling", "ablations")
 
 
 @pytest.fixture(scope="module")
-def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
-    return make_up(tmp_path_factory.mktemp("figures"), FIGURES, PAPER, dataset="cifar-fs", seeds=2)
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("figures")
+    make_up(folder, FIGURES, PAPER, dataset="cifar-fs", seeds=2)
+    return folder
 
 
-def drawn(name: str, found: Found) -> Drawing:
-    drawing = RECIPES[name].figures(found, "cifar-fs")[0].draw()
+def drawn(name: str, results: Results) -> Drawing:
+    drawing = RECIPES[name].figures(results, "cifar-fs")[0].draw()
     drawing.draw_without_rendering()
     return drawing
 
@@ -52,36 +53,32 @@ def ends(line: Line2D) -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_figure_1_says_how_many_lines_it_draws_and_cuts_nothing_off(
-    shape: EpisodeShape, tmp_path: Path
-) -> None:
-    drawing = drawn("pairs", Found(Results(tmp_path), PAPER, (0,), shape))
+def test_figure_1_has_a_line_for_every_distance_and_cuts_nothing_off(shape: EpisodeShape) -> None:
+    drawing = pairs.figure(shape).draw()
+    drawing.draw_without_rendering()
     assert is_whole(drawing)
-    for axes, (prototypes, separate) in zip(
-        drawing.axes, [(True, True), (False, True), (False, False)], strict=True
-    ):
-        lines = [
-            sum(line.get_color() == look["color"] for line in axes.lines if len(ends(line)) == 2)
-            for look in (POSITIVE, NEGATIVE)
-        ]
-        said = [int(number) for number in re.findall(r"\d+", axes.get_title())]
+    for axes, (prototypes, separate) in zip(drawing.axes, pairs.LOSSES.values(), strict=True):
+        n_lines = []
+        for style in (POSITIVE, NEGATIVE):
+            lines = [line for line in axes.lines if line.get_color() == style["color"]]
+            n_lines.append(sum(len(ends(line)) == 2 for line in lines))
+        numbers = [int(number) for number in re.findall(r"\d+", axes.get_title())]
         counts = count_pairs(shape, prototypes=prototypes, separate=separate)
-        assert (said[:2], tuple(said[-2:])) == (lines, counts)
-        assert len(said) == (4 if sum(lines) != counts.total else 2)
+        assert numbers[:2] == n_lines
+        assert tuple(numbers[-2:]) == counts
         everything = np.concatenate([ends(line) for line in axes.lines])
-        (left, bottom), (right, top) = (
-            everything.min(0) - 0.2,
-            everything.max(0) + 0.2,
-        )  # markers have a size
+        # Markers have a size.
+        left, bottom = everything.min(0) - 0.2
+        right, top = everything.max(0) + 0.2
         assert axes.get_xlim()[0] < left < right < axes.get_xlim()[1]
         assert axes.get_ylim()[0] < bottom < top < axes.get_ylim()[1]
 
 
 def test_figure_1_tells_support_query_and_prototypes_apart() -> None:
-    (pn_points, pn_roles, _), (mn_points, mn_roles, _), (_, nca_roles, _) = (
-        drawn_pairs(EpisodeShape(2, 4, 1), prototypes=prototypes, separate=separate)
-        for prototypes, separate in ((True, True), (False, True), (False, False))
-    )
+    shape = EpisodeShape(2, 4, 1)
+    pn_points, pn_roles, _ = pairs.drawn_pairs(shape, prototypes=True, separate=True)
+    mn_points, mn_roles, _ = pairs.drawn_pairs(shape, prototypes=False, separate=True)
+    _, nca_roles, _ = pairs.drawn_pairs(shape, prototypes=False, separate=False)
     assert [role.split()[0] for role in pn_roles] == ["query"] * 2 + ["prototype:"] * 2
     assert [role.split()[0] for role in mn_roles] == ["query"] * 2 + ["support"] * 8
     assert nca_roles == ["image without a role"] * 10
@@ -90,58 +87,57 @@ def test_figure_1_tells_support_query_and_prototypes_apart() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "seeds", "said"),
+    ("name", "seeds", "over"),
     [
-        ("batch-size", (0,), "95 % intervals over episodes"),
+        ("batch-size", (0,), "over episodes"),
         ("pair-subsampling", (0, 1), "from one training seed to the other"),
-        ("ablations", (0, 1, 2), "95 % intervals between training seeds"),
+        ("ablations", (0, 1, 2), "between training seeds"),
     ],
 )
 def test_no_text_is_cut_off_or_overlaps_and_the_title_says_what_intervals_are_over(
-    name: str, seeds: tuple[int, ...], said: str, results: Results
+    name: str, seeds: tuple[int, ...], over: str, folder: Path
 ) -> None:
-    drawing = drawn(name, Found(results, PAPER, seeds))
-    assert said in drawing.get_suptitle()
+    drawing = drawn(name, Results(folder, seeds=seeds))
+    assert over in drawing.get_suptitle()
     assert is_whole(drawing)
     for axes in drawing.axes:
-        boxes = [label.get_window_extent() for label in axes.get_xticklabels() if label.get_text()]
+        labels = [label for label in axes.get_xticklabels() if label.get_text()]
+        boxes = [label.get_window_extent() for label in labels]
         assert len(boxes) > 2
         if name == "pair-subsampling":
-            assert [label.get_text() for label in axes.get_xticklabels()] == [
-                f"{100 * one:g}" for one in FRACTIONS
-            ]
-        assert not any(one.overlaps(other) for one, other in itertools.combinations(boxes, 2))
+            ticks = [f"{100 * fraction:g}" for fraction in FRACTIONS]
+            assert [label.get_text() for label in labels] == ticks
+        assert not any(first.overlaps(second) for first, second in itertools.combinations(boxes, 2))
 
 
 @pytest.mark.parametrize(
     ("per_seed", "half"), [((62.0,), 0.3), ((61.5, 63.5), 1.0), ((61.0, 62.0, 63.0), 2.5)]
 )
 def test_a_band_is_an_interval_or_goes_from_one_of_two_seeds_to_the_other(
-    per_seed: tuple[float, ...], half: float, results: Results
+    per_seed: tuple[float, ...], half: float, folder: Path
 ) -> None:
-    found = Found(results, PAPER, (0,)).pooled(
-        figure_config("cifar-fs", "nca", 512), Measurement("val", 5, "centroid")
-    )
-    assert found is not None
-    one = replace(
-        found, mean=float(np.mean(per_seed)), interval95=0.3, between_seeds95=2.5, per_seed=per_seed
+    config = figure_config("cifar-fs", "nca", 512)
+    of_one_seed = Results(folder, seeds=[0]).accuracy(config, Measurement("val", 5))
+    assert of_one_seed is not None
+    accuracy = replace(
+        of_one_seed,
+        mean=float(np.mean(per_seed)),
+        interval95=0.3,
+        between_seeds95=2.5,
+        per_seed=per_seed,
     )
     axes = Drawing().subplots()
-    line_with_band(axes, [(0.0, one), (1.0, one)], "", style_of(0))
+    line_with_band(axes, [(0.0, accuracy), (0.5, None), (1.0, accuracy)], "", style_of(0))
     heights = np.asarray(axes.collections[0].get_paths()[0].vertices, float)[:, 1]
-    assert (heights.min(), heights.max()) == pytest.approx((one.mean - half, one.mean + half))
+    expected = (accuracy.mean - half, accuracy.mean + half)
+    assert (heights.min(), heights.max()) == pytest.approx(expected)
 
 
-def test_rows_of_the_ablations_that_were_not_run_are_left_out_and_it_is_said(
-    tmp_path: Path, results: Results
-) -> None:
-    some = make_up(tmp_path, ["batch-size"], PAPER, dataset="cifar-fs")  # which has four of them
-    drawing = drawn("ablations", Found(some, PAPER, (0,)))
-    assert [label.get_text()[0] for label in drawing.axes[0].get_yticklabels()] == [
-        "1",
-        "4",
-        "5",
-        "6",
-    ]
-    assert drawing.get_suptitle().endswith("rows not run yet are left out")
-    assert "left out" not in drawn("ablations", Found(results, PAPER, (0,))).get_suptitle()
+def test_rows_of_the_ablations_that_were_not_run_are_skipped(tmp_path: Path, folder: Path) -> None:
+    # Figure 2 has four of them.
+    make_up(tmp_path, ["batch-size"], PAPER, dataset="cifar-fs")
+    drawing = drawn("ablations", Results(tmp_path, seeds=[0]))
+    rows = [label.get_text()[0] for label in drawing.axes[0].get_yticklabels()]
+    assert rows == ["1", "4", "5", "6"]
+    assert "skipped" in drawing.get_suptitle()
+    assert "skipped" not in drawn("ablations", Results(folder, seeds=[0])).get_suptitle()
