@@ -18,7 +18,7 @@ from nearshot.paper import RECIPES, Reproduction, Results, reproduce
 from nearshot.paper.identity import resolved, run_id
 from nearshot.paper.jobs import jobs_of
 from nearshot.paper.numbers import TRAINING_CLASSES, figure_config
-from nearshot.paper.recipe import Found, outputs_of
+from nearshot.paper.recipe import outputs_of
 from nearshot.paper.recipes.comparison import ROWS
 from nearshot.paper.recipes.strong import CANDIDATE, INGREDIENTS, config_with
 from nearshot.paper.results import RunResult
@@ -68,13 +68,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run(name: str, folder: Path, data: Path) -> Reproduction:
-    results, runs = folder / "results", folder / "runs"
-    place = ThisProcess(Results(results), runs, data)
+    results = folder / "results"
+    runs = folder / "runs"
     return reproduce(
         [name],
         size=TINY_SIZE,
         seeds=1,
-        executor=place,
+        executor=ThisProcess(Results(results, TINY_SIZE), runs, data),
         results=results,
         runs=runs,
         data_dir=data,
@@ -82,30 +82,33 @@ def run(name: str, folder: Path, data: Path) -> Reproduction:
     )
 
 
-def check_tables(done: Reproduction, name: str, label: str) -> None:
-    """Every table has numbers, and every form of it has all rows and its scale."""
+def check_tables(done: Reproduction, label: str) -> None:
+    """Every table has numbers, and every form of it has all rows and its size."""
     assert done.tables
     for table in done.tables:
-        assert name == "pairs" or label in table.label
-        ours = [row for row in table.rows if "quoted" not in str(row[0])]
-        numbers = [cell for row in ours for cell in row[1:] if not isinstance(cell, str)]
-        assert any(cell.value is not None for cell in numbers), table.name
-        assert table.as_markdown().count("\n| ") == len(table.rows) + 2
-        assert table.as_latex().count(r"\\") == len(table.rows) + 1
+        assert label in table.label or table.name.startswith("pairs")
+        values = []
+        for row in table.rows:
+            if not row.is_quoted:
+                values += [cell.value for cell in row.cells if isinstance(cell, Cell)]
+        assert any(value is not None for value in values), table.name
         header, *rows = csv.reader(io.StringIO(table.as_csv()))
         assert len(rows) == len(table.rows)
         assert len(set(header)) == len(header)
-        assert all(table.label in form for form in (table.as_markdown(), table.as_csv()))
+        assert table.label in table.as_markdown()
+        assert table.label in table.as_csv()
     assert all(file.stat().st_size > 100 for file in done.files)
-    assert len(done.files) == 3 * len((*done.tables, *done.claims)) + 2 * len(done.figures)
+    assert len(done.files) == 2 * len(done.tables) + 2 * len(done.figures)
+
+
+NEEDS_OTHERS = {"runs": "schedule", "claims": "schedule"}  # recipes without runs of their own
 
 
 @pytest.mark.parametrize("name", RECIPES)
 def test_a_recipe_fills_its_tables(name: str, tmp_path: Path) -> None:
-    make_up(tmp_path, [name] if name != "runs" else ["schedule"], QUICK)
-    check_tables(
-        reproduce([name], size=QUICK, seeds=1, results=tmp_path, tables_only=True), name, "QUICK"
-    )
+    make_up(tmp_path, [NEEDS_OTHERS.get(name, name)], QUICK)
+    done = reproduce([name], size=QUICK, seeds=1, results=tmp_path, tables_only=True)
+    check_tables(done, "QUICK")
 
 
 TRAINED_FAST = ("schedule", "adaptation")  # the others train in the slow tier
@@ -119,11 +122,11 @@ TRAINED_FAST = ("schedule", "adaptation")  # the others train in the slow tier
     ],
 )
 def test_a_recipe_trains_and_fills_its_tables(name: str, folder: Path, data: Path) -> None:
-    if name == "runs":
-        run("schedule", folder, data)
+    if name in NEEDS_OTHERS:
+        run(NEEDS_OTHERS[name], folder, data)
     done = run(name, folder, data)
     assert not done.outcome.failed
-    check_tables(done, name, "TINY")
+    check_tables(done, "TINY")
 
 
 def test_a_second_call_trains_nothing_and_results_are_small(folder: Path, data: Path) -> None:
@@ -131,7 +134,7 @@ def test_a_second_call_trains_nothing_and_results_are_small(folder: Path, data: 
     again = run("schedule", folder, Path("/nothing/here"))
     assert len(again.outcome.done) == len(jobs_of([RECIPES["schedule"]], None, TINY_SIZE, [0]))
     assert all(path.stat().st_size < 100_000 for path in (folder / "results").glob("*/*/*.json"))
-    content = next(iter(Results(folder / "results"))).content
+    content = next(iter(Results(folder / "results", TINY_SIZE))).content
     assert content["fingerprints"].keys() == {"train", "val"}
     assert content["environment"]["torch"]
 
@@ -173,125 +176,111 @@ def test_all_datasets_are_those_that_each_recipe_has(tmp_path: Path) -> None:
 
 
 def test_what_was_not_run_has_no_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Without results there is only what is counted, and no statement is judged."""
+    """Without results there is only what is counted."""
     nothing = reproduce(dataset="all", seeds=1, results=tmp_path / "nothing", tables_only=True)
     assert {table.name for table in nothing.tables} == {"pairs-table-1", "pairs-appendix-e"}
-    assert nothing.claims == ()
     assert len(nothing.not_run) == len(RECIPES) - 1
     make_up(tmp_path, ["schedule"], PAPER, dataset="cifar-fs")
-    command = [
-        "reproduce",
-        "schedule",
-        "runs",
-        "--dataset",
-        "all",
-        "--tables-only",
-        "--results",
-        str(tmp_path),
-    ]
-    assert main(command) == 0
-    assert (
-        ": schedule (mini-imagenet), runs (mini-imagenet, tiered-imagenet).\n"
-        in capsys.readouterr().out
-    )
-    made = {"schedule-cifar-fs", "runs-cifar-fs", "runs-accuracy-cifar-fs"}
-    assert {
-        file.stem for file in tmp_path.glob("tables/*/*")
-    } == made  # nothing is said of mini-imagenet
+    command = ["reproduce", "schedule", "runs", "--dataset", "all", "--tables-only"]
+    assert main([*command, "--results", str(tmp_path)]) == 0
+    printed = capsys.readouterr().out
+    assert "schedule (mini-imagenet), runs (mini-imagenet, tiered-imagenet)" in printed
+    names = {file.stem for file in tmp_path.glob("tables/*/*")}
+    assert names == {"schedule-cifar-fs", "runs-cifar-fs", "runs-accuracy-cifar-fs"}
+
+
+def test_claims_are_judged_only_if_they_are_printed(tmp_path: Path) -> None:
+    make_up(tmp_path, ["supcon"], QUICK)
+    alone = reproduce(["supcon"], size=QUICK, seeds=1, results=tmp_path, tables_only=True)
+    assert [table.name for table in alone.tables] == ["supcon-glyphs"]
+    everything = reproduce(size=QUICK, seeds=1, results=tmp_path, tables_only=True)
+    assert "claims-glyphs" in [table.name for table in everything.tables]
+    assert "claims-glyphs" in [figure.name for figure in everything.figures]
 
 
 def test_the_comparison_has_tables_for_84x84_files_of_mini_imagenet(tmp_path: Path) -> None:
     """With the paper's rows for which there are such presets, and differences between them."""
-    found = Found(Results(tmp_path), PAPER, (0,))
+    results = Results(tmp_path, seeds=[0])
     for number, method in enumerate(("nca", "prototypical", "matching", "simpleshot")):
-        put(found.results, PRESETS[f"mini-imagenet-84-{method}"], 60.0 + number)
-    tables = {
-        table.name: table
-        for table in outputs_of(RECIPES["comparison"], found, "mini-imagenet").tables
-    }
-    assert tables.keys() == {
-        "comparison-mini-imagenet-84",
-        "comparison-differences-mini-imagenet-84",
-    }
-    accuracies, differences = tables.values()
-    assert [row[0] for row in accuracies.rows] == [f"{row}, for 84×84 files" for row in [*ROWS][2:]]
-    assert [row[0] for row in differences.rows] == ["NCA − PN", "NCA − MN", "NCA − SimpleShot"]
-    gaps = [
-        row[2].value for row in differences.rows if isinstance(row[2], Cell)
-    ]  # with one shot, on the test split
-    assert gaps == pytest.approx([-1.0, -2.0, -3.0], abs=0.1)
+        put(results, PRESETS[f"mini-imagenet-84-{method}"], 60.0 + number)
+    accuracies, differences = outputs_of(RECIPES["comparison"], results, "mini-imagenet").tables
+    assert accuracies.name == "comparison-mini-imagenet-84"
+    assert differences.name == "comparison-differences-mini-imagenet-84"
+    labels = [row.cells[0] for row in accuracies.rows]
+    assert labels == [f"{label}, for 84×84 files" for label in list(ROWS)[2:]]
+    labels = [row.cells[0] for row in differences.rows]
+    assert labels == ["NCA − PN", "NCA − MN", "NCA − SimpleShot"]
+    one_shot_test = [row.cells[2] for row in differences.rows]
+    values = [cell.value for cell in one_shot_test if isinstance(cell, Cell)]
+    assert values == pytest.approx([-1.0, -2.0, -3.0], abs=0.1)
 
 
 def test_the_last_epoch_is_that_of_the_log_and_the_best_may_be_earlier(tmp_path: Path) -> None:
     """With one seed on a side, the difference is that of the seed that both have."""
-    found = Found(Results(tmp_path), PAPER, (0, 1))
+    results = Results(tmp_path, seeds=[0, 1])
     for method, seed, curve in (
         ("nca", 0, (60, 66, 59)),
         ("nca", 1, (60, 66, 61)),
         ("prototypical", 1, (60, 62, 63)),
     ):
         config = figure_config("cifar-fs", method, 512)
-        put(found.results, config, 60.0, seeds=[seed])
-        (run,) = (one for one in found.runs(config) if one.seed == seed)
-        both = [
-            {f"{shot}-shot centroid": float(value + shot) for shot in (1, 5)} for value in curve
-        ]
-        history = [{"epoch": 10 * number, "validation": one} for number, one in enumerate(both, 1)]
-        found.results.put(RunResult(run.content | {"history": history}))
-    (table,) = outputs_of(RECIPES["last-epoch"], found, "cifar-fs").tables
-    assert [row[:2] for row in table.rows] == [
-        ("as published", "1-shot"),
-        ("as published", "5-shot"),
-    ]
-    values = [[cell.value for cell in row if isinstance(cell, Cell)] for row in table.rows]
-    assert values == [
-        [61.0, 64.0, -2.0, 3.0],
-        [65.0, 68.0, -2.0, 3.0],
-    ]  # NCA, PN, NCA − PN at the last, at the best
-    assert [str(cell) for cell in table.rows[0][2:4]] == [
-        "61.00 (60.00, 62.00)",
-        "64.00 (1 of 2 seeds)",
-    ]
+        put(results, config, 60.0, seeds=[seed])
+        (run,) = [run for run in results.runs(config) if run.seed == seed]
+        history = []
+        for number, value in enumerate(curve, 1):
+            validation = {f"{n_shot}-shot centroid": float(value + n_shot) for n_shot in (1, 5)}
+            history.append({"epoch": 10 * number, "validation": validation})
+        results.put(RunResult(run.content | {"history": history}))
+    (table,) = outputs_of(RECIPES["last-epoch"], results, "cifar-fs").tables
+    labels = [row.cells[:2] for row in table.rows]
+    assert labels == [("as published", "1-shot"), ("as published", "5-shot")]
+    values = []
+    for row in table.rows:
+        values.append([cell.value for cell in row.cells if isinstance(cell, Cell)])
+    # NCA, PN, NCA − PN at the last epoch, and at the best.
+    assert values == [[61.0, 64.0, -2.0, 3.0], [65.0, 68.0, -2.0, 3.0]]
 
 
 def test_an_ingredient_is_added_alone_and_left_out_alone() -> None:
     """The plain recipe and the candidate differ from each of their rows in the settings of one ingredient."""
     for dataset in RECIPES["strong"].datasets:
-        plain, candidate = config_with(dataset, ()), config_with(dataset, CANDIDATE)
-        settings = {
-            name: {*differences(plain, config_with(dataset, [name]))} for name in INGREDIENTS
-        }
-        assert all(settings.values())
+        plain = config_with(dataset, ())
+        candidate = config_with(dataset, CANDIDATE)
+        settings = {}
+        for name in INGREDIENTS:
+            settings[name] = set(differences(plain, config_with(dataset, [name])))
+            assert settings[name]
         for name in CANDIDATE:
-            without = config_with(dataset, [one for one in CANDIDATE if one != name])
-            assert {*differences(candidate, without)} == settings[name]
-        wanted = RECIPES["strong"].wanted(dataset)
-        assert (
-            len({run_id(config) for config in wanted})
-            == len(wanted)
-            == 1 + len(INGREDIENTS) + 1 + len(CANDIDATE)
-        )
-        assert {one.split for measured in wanted.values() for one in measured} == {
-            "val"
-        }  # the test split is not read
+            without = config_with(dataset, [other for other in CANDIDATE if other != name])
+            assert set(differences(candidate, without)) == settings[name]
+        rows = RECIPES["strong"].rows(dataset)
+        n_runs = len({run_id(row.config) for row in rows})
+        assert n_runs == 1 + len(INGREDIENTS) + 1 + len(CANDIDATE)
+        # The test split is not read.
+        for row in rows:
+            assert {measurement.split for measurement in row.to_measure} <= {"val"}
 
 
-def test_a_scales_own_dataset_stands_for_all_of_them(tmp_path: Path) -> None:
-    """It is the same for all recipes, so that the same runs are judged by the same statements."""
-    assert {recipe.on(meant, QUICK) for recipe in RECIPES.values() for meant in (None, "all")} == {
-        ("cifar-fs",)
-    }
-    assert RECIPES["supcon"].on(None) == RECIPES["supcon"].on(None, PAPER) == ("mini-imagenet",)
-    make_up(tmp_path, ["supcon"], QUICK)
-    alone, together = (
-        reproduce(names, size=QUICK, seeds=1, results=tmp_path, tables_only=True)
-        for names in (["supcon"], ["supcon", "comparison"])
-    )
-    assert alone.claims == together.claims == ()
-    everything = reproduce(size=QUICK, seeds=1, results=tmp_path, tables_only=True)
-    assert [claims.name for claims in everything.claims] == ["claims-glyphs"]
-    verdicts = {str(row[0]): str(row[2]) for row in everything.claims[0].rows}
-    assert verdicts["NCA beats the supervised contrastive loss"] != "not yet run"
+def test_a_sizes_own_dataset_stands_for_all_of_them() -> None:
+    """It is the same for all recipes, so that the same runs are judged by the same claims."""
+    for recipe in RECIPES.values():
+        for dataset in (None, "all"):
+            assert recipe.datasets_for(dataset, QUICK) == ("cifar-fs",)
+    supcon = RECIPES["supcon"]
+    assert supcon.datasets_for(None) == supcon.datasets_for(None, PAPER) == ("mini-imagenet",)
+    assert supcon.datasets_for("all", PAPER) == ("mini-imagenet", "cifar-fs")
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_a_row_has_a_label_and_every_row_of_a_run_its_measurements(name: str) -> None:
+    recipe = RECIPES[name]
+    for dataset in recipe.datasets:
+        for row in recipe.rows(dataset):
+            assert all(row.labels)
+            assert len(row.paper) in (0, len(row.measurements))
+            assert all(one in row.measurements for one in row.to_measure)
+            if row.from_validation:
+                assert {one.split for one in row.measurements if one is not None} <= {"val"}
 
 
 def test_measuring_for_one_recipe_keeps_what_another_measured(folder: Path, data: Path) -> None:

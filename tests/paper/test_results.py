@@ -56,7 +56,7 @@ def test_speeds_leave_out_what_a_process_does_before_its_first_epoch(tmp_path: P
 def test_what_was_measured_is_not_replaced_by_what_validation_found(tmp_path: Path) -> None:
     """Validation is in the training's precision, and everything that is measured later in float32."""
     prepare_tiny(tmp_path / "data")
-    results, wanted = Results(tmp_path / "results"), Measurement("val", 5, "centroid")
+    results, wanted = Results(tmp_path / "results", TINY_SIZE), Measurement("val", 5, "centroid")
 
     def found_with(*measurements: Measurement) -> dict[str, Any]:
         job = Job(TINY, TINY_SIZE, measurements, ("a test",))
@@ -102,7 +102,7 @@ DAMAGES: dict[str, Callable[[str], str]] = {
 
 def damage(results: Results, how: Callable[[str], str]) -> Path:
     job = jobs_of([RECIPES["schedule"]], None, QUICK, [0])[1]
-    path = results.path(job.config, QUICK.name)
+    path = results.path(job.config)
     path.write_text(how(path.read_text()))
     return path
 
@@ -112,12 +112,10 @@ def test_a_damaged_result_is_named_once_and_counts_as_not_done(
     how: Callable[[str], str], tmp_path: Path
 ) -> None:
     path = damage(make_up(tmp_path, ["schedule"], QUICK), how)
-    results, jobs = Results(tmp_path), jobs_of([RECIPES["schedule"]], None, QUICK, [0])
+    results, jobs = Results(tmp_path, QUICK), jobs_of([RECIPES["schedule"]], None, QUICK, [0])
     with pytest.warns(LeftOutWarning) as warned:
         plan = plan_jobs(jobs, results, tmp_path / "runs")
-    assert (
-        len(list(results)) == len(list(results.of_scale("quick"))) == len(jobs) - 1
-    )  # without another word
+    assert len(list(results)) == len(jobs) - 1  # without another word
     assert [job.id for job in plan.to_train] == [path.stem]
     (said,) = [str(one.message) for one in warned]
     assert said.startswith(f"{path} is damaged or")
@@ -142,7 +140,7 @@ def test_all_commands_go_on_without_it(tmp_path: Path, capsys: pytest.CaptureFix
 def test_the_result_of_another_training_or_a_newer_nearshot_is_put_aside(tmp_path: Path) -> None:
     results = make_up(tmp_path, ["schedule"], QUICK)
     job = jobs_of([RECIPES["schedule"]], None, QUICK, [0])[1]
-    first = results.get(job.config, QUICK.name)
+    first = results.get(job.config)
     assert first is not None
     for number in (1, 2):
         other = json.loads(json.dumps(first.content))
