@@ -134,10 +134,10 @@ def make_files(folder: Path) -> dict[str, Reader]:
         backbone="conv4-32",
         epochs=2,
         batch_size=16,
-        validation_way=2,
+        validation_n_way=2,
         validation_episodes=20,
     )
-    auto = ("batch_size", "validation_shots", "validation_queries")
+    auto = ("batch_size", "validation_n_shot", "validation_n_query")
     train(config, folder=folder / "run", data_dir=data, auto=auto, show=False, checkpoint_seconds=0)
 
     def answers(at: Path) -> Any:

@@ -49,7 +49,7 @@ def config_of(variant: str, runs: Path) -> TrainConfig:
     }
     config = replace(config_with("cifar-fs", VARIANTS[variant]), **changes)
     if variant == NCA_ALONE:
-        return replace(config, cross_entropy_weight=0.0)
+        return replace(config, method=replace(config.method, cross_entropy_weight=0.0))
     return replace(config, teacher=str(folder_of(PLAIN, runs))) if variant == STUDENT else config
 
 

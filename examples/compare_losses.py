@@ -32,14 +32,15 @@ from nearshot.evaluation import (
 from nearshot.models import build_backbone
 from nearshot.runs import evaluate_run
 from nearshot.training import PRESETS, TrainConfig, train
+from nearshot.training.methods import MatchingNetworks, PrototypicalNetworks, change_method
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 
 BASE = replace(PRESETS["glyphs-nca"], epochs=1, augmentation=Augmentation(crop="centre", flip=0.0))
 METHODS = {
-    "Matching Networks": replace(BASE, method="matching"),
-    "Prototypical Networks": replace(BASE, method="prototypical"),
+    "Matching Networks": replace(BASE, method=change_method(BASE.method, MatchingNetworks)),
+    "Prototypical Networks": replace(BASE, method=change_method(BASE.method, PrototypicalNetworks)),
     "NCA, shuffled batches": replace(BASE, batches="shuffled"),
     "NCA": BASE,
 }

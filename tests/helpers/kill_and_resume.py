@@ -9,18 +9,16 @@ import shutil
 import signal
 import sys
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import lightning_fabric  # noqa: F401 (once, instead of in each child)
 import torch
 import torch.utils.tensorboard
-from tests.helpers.settings import TINY
+from tests.helpers.settings import TINY, change
 
 from nearshot.training import Hardware, train
 
-CONFIG = replace(
-    TINY, epochs=8, learn_temperature=True, ema_decay=0.9, cross_entropy_weight=0.5, seed=5
+CONFIG = change(TINY, epochs=8, learn_temperature=True, ema_decay=0.9, cross_entropy_weight=0.5, seed=5
 )
 
 

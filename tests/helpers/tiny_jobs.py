@@ -4,11 +4,11 @@ python tiny_jobs.py RESULTS RUNS DATA EPOCHS SEED…
 """
 
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console
-from tests.helpers.settings import TINY
+from tests.helpers.settings import TINY, change
 
 from nearshot.paper.executors.base import Executor, JobTask, attempt, do
 from nearshot.paper.jobs import Job
@@ -22,7 +22,7 @@ TINY_SIZE = Size("tiny", "for tests")
 
 def tiny_job(seed: int = 0, *, epochs: int = 2) -> Job:
     """Return a job of some epochs, each about a tenth of a second on one thread."""
-    config = replace(TINY, epochs=epochs, seed=seed, validate_every=20, validation_shots=(1,))
+    config = change(TINY, epochs=epochs, seed=seed, validate_every=20, validation_n_shot=(1,))
     wanted = (Measurement("val", 1, "centroid"), Measurement("test", 1, "centroid"))
     return Job(config, TINY_SIZE, wanted, ("test",))
 

@@ -11,8 +11,8 @@ from nearshot.paper import RECIPES, Results
 from nearshot.paper.identity import run_id
 from nearshot.paper.jobs import jobs_of
 from nearshot.paper.sizes import PAPER, at_input_size
-from nearshot.training import METHODS, PRESETS, TrainConfig
-from nearshot.training.methods import IGNORED
+from nearshot.training import PRESETS, TrainConfig
+from nearshot.training.methods import NCA, SupCon
 
 COMMITTED = Path(__file__).parents[2] / "results"
 # How many committed results each recipe finds, on all of its datasets.
@@ -60,19 +60,11 @@ def test_a_new_setting_with_a_default_leaves_the_identity_unchanged(preset: str)
 def test_runs_that_differ_in_one_setting_differ_in_their_identity() -> None:
     changes: list[dict[str, object]] = [
         {}, {"seed": 1}, {"dataset": "cifar-fs"}, {"batch_size": 256}, {"epochs": 60}, {"warm_up": 0.0},
-        {"method": "supcon"}, {"method": "supcon", "supcon_variant": "published"}, {"optimiser": "adam"},
+        {"method": SupCon()}, {"method": SupCon(variant="published")}, {"method": NCA(temperature=0.5)}, {"optimiser": "adam"},
         {"momentum": 0.8}, {"batches": "episodes"}, {"batches": "episodes", "least_images": 8},
         {"augmentation": Augmentation(flip=0.0)}, {"schedule": "cosine"}, {"precision": "float32"},
     ]  # fmt: skip
     assert len({run_id(TrainConfig(**one)) for one in changes}) == len(changes)  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("method", METHODS)
-def test_a_setting_that_a_loss_ignores_does_not_tell_runs_apart(method: str) -> None:
-    exact, published = (
-        run_id(TrainConfig(method=method, background=background)) for background in (0.0, 1e-10)
-    )
-    assert (exact == published) == ("background" in IGNORED.get(method, ()))
 
 
 @pytest.mark.parametrize("scale", FOUND)

@@ -1,11 +1,10 @@
 """Measurements of a run: a split is embedded once, and everything has one precision."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
-from tests.helpers.settings import TINY
+from tests.helpers.settings import TINY, change
 from tests.helpers.tiny import prepare_tiny
 from torch import nn
 
@@ -149,7 +148,7 @@ def test_fine_tuning_by_no_step_is_the_plain_row_in_the_same_precision(
 
 def test_published_fine_tuning_goes_through_the_projection(place: Path, tmp_path: Path) -> None:
     """The loss sees projected embeddings, the classifier the backbone's."""
-    config = replace(TINY, projection=6)
+    config = change(TINY, projection=6)
     train(
         config,
         folder=tmp_path / "run",

@@ -25,8 +25,9 @@ from nearshot.paper.results import RunResult
 from nearshot.paper.sizes import PAPER, QUICK, Size, at_input_size
 from nearshot.paper.tables import Cell
 from nearshot.training import PRESETS, TrainConfig
+from nearshot.training.assembly import make_batches
 from nearshot.training.config import differences
-from nearshot.training.methods import make_batches
+from nearshot.training.methods import NCA
 
 
 class TinySize(Size):
@@ -47,7 +48,7 @@ class TinySize(Size):
             n_query=None if config.n_way is None else 6,
             augmentation=TINY.augmentation,
             validation_episodes=20,
-            validation_way=2,
+            validation_n_way=2,
             learning_rate=0.01,
         )
 
@@ -297,7 +298,7 @@ def test_a_run_started_for_one_recipe_is_resumed_for_another(data: Path, tmp_pat
         next(
             job
             for job in jobs_of([RECIPES[name]], None, TINY_SIZE, [0])
-            if job.config.method == "nca"
+            if isinstance(job.config.method, NCA)
         )
         for name in ("batch-size", "ablations")
     )

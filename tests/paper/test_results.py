@@ -2,13 +2,12 @@
 
 import json
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.helpers.made_up import make_up
-from tests.helpers.settings import TINY
+from tests.helpers.settings import TINY, change
 from tests.helpers.tiny import prepare_tiny
 from tests.helpers.tiny_jobs import TINY_SIZE, done_in
 
@@ -23,7 +22,7 @@ from nearshot.training import RunFolder, train
 
 def test_speeds_leave_out_what_a_process_does_before_its_first_epoch(tmp_path: Path) -> None:
     prepare_tiny(tmp_path / "data")
-    train(replace(TINY, epochs=4), folder=tmp_path / "run", data_dir=tmp_path / "data", show=False)
+    train(change(TINY, epochs=4), folder=tmp_path / "run", data_dir=tmp_path / "data", show=False)
     run = RunFolder(tmp_path / "run")
     assert ["first" in json.loads(line) for line in run.timing.read_text().splitlines()] == [
         True,
@@ -95,7 +94,7 @@ DAMAGES: dict[str, Callable[[str], str]] = {
     "another format": changed(format="something else"),
     "no settings": changed(config=None),
     "an unknown setting": changed("config", colour="blue"),
-    "an unknown method": changed("config", method="magic"),
+    "an unknown method": changed("config", method={"name": "magic"}),
     "an unheard-of measurement": changed(accuracies={"as good as can be": {}}),
 }
 

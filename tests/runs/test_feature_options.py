@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.helpers.settings import TINY
+from tests.helpers.settings import TINY, change
 from tests.helpers.tiny import prepare_tiny
 
 from nearshot.data import Store
@@ -29,7 +29,7 @@ def trained(data_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of a network that takes images of any size."""
     folder = tmp_path_factory.mktemp("runs") / "run"
     train(
-        replace(TINY, backbone="resnet12", epochs=1, validate_every=1),
+        change(TINY, backbone="resnet12", epochs=1, validate_every=1),
         folder=folder,
         data_dir=data_dir,
         show=False,

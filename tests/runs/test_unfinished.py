@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.helpers.settings import TINY, Stops
+from tests.helpers.settings import TINY, stops
 from tests.helpers.tiny import prepare_tiny
 
 from nearshot.cli import main
@@ -17,7 +17,7 @@ from nearshot.io import read_json
 from nearshot.paper.measurement import measure
 from nearshot.paper.results import Measurement
 from nearshot.runs import Unfinished, evaluate_run, evaluate_weights, open_run
-from nearshot.training import Hardware, OwnLoss, TrainConfig, TrainResult, train
+from nearshot.training import Hardware, TrainConfig, TrainResult, train
 
 CPU = Hardware(accelerator="cpu")
 SPECS = [EvaluationSpec(n_way=2, n_shot=n_shot, n_episodes=30) for n_shot in (1, 5)]
@@ -41,7 +41,7 @@ def a_stopped_run(data_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> S
     """A run of six epochs that was stopped in the middle of its fourth, and what it said of itself."""
     folder = tmp_path_factory.mktemp("unfinished")
     config = replace(
-        TINY, epochs=6, validate_every=1, method=OwnLoss("stops", Stops(20))
+        TINY, epochs=6, validate_every=1, method=stops(20)
     )  # an epoch has 6 steps
     return folder / "run", trained(config, folder / "run", data_dir)
 

@@ -1,11 +1,10 @@
 import shutil
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.helpers.settings import TINY
+from tests.helpers.settings import TINY, change
 from tests.helpers.tiny import prepare_tiny
 
 from nearshot.training import Hardware, TrainResult, train
@@ -23,7 +22,7 @@ def data_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def trained(data_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a finished run, which tests only read."""
     folder = tmp_path_factory.mktemp("runs") / "run"
-    train(replace(TINY, epochs=5, validate_every=1), folder=folder, data_dir=data_dir, show=False)
+    train(change(TINY, epochs=5, validate_every=1), folder=folder, data_dir=data_dir, show=False)
     return folder
 
 
@@ -31,7 +30,7 @@ def trained(data_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def teacher(data_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished run with a linear head, a projection and averaged weights, which tests only read."""
     folder = tmp_path_factory.mktemp("runs") / "teacher"
-    config = replace(TINY, cross_entropy_weight=0.5, projection=12, ema_decay=0.9, epochs=2)
+    config = change(TINY, cross_entropy_weight=0.5, projection=12, ema_decay=0.9, epochs=2)
     train(config, folder=folder, data_dir=data_dir, show=False)
     return folder
 
@@ -49,7 +48,7 @@ def train_tiny(data_dir: Path, tmp_path: Path) -> Callable[..., TrainResult]:
     def trained(
         folder: str = "run", hardware: Hardware | None = None, **changes: Any
     ) -> TrainResult:
-        config = replace(TINY, **changes)
+        config = change(TINY, **changes)
         return train(
             config, folder=tmp_path / folder, data_dir=data_dir, hardware=hardware, show=False
         )

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from tests.helpers.settings import TINY
+from tests.helpers.settings import TINY, change
 from torch import Tensor
 
 from nearshot.data.augment import Augmentation
@@ -29,17 +29,16 @@ def _exact(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.backends.cudnn, "deterministic", True)
 
 
-VARIANTS = {name: replace(TINY, method=name) for name in METHODS} | {
-    "keep": replace(TINY, keep_positives=0.5, keep_negatives=0.5),
-    "learnt temperature": replace(TINY, learn_temperature=True),
-    "adam": replace(TINY, optimiser="adam", learning_rate=1e-3),
-    "nesterov": replace(TINY, nesterov=True),
-    "average": replace(TINY, ema_decay=0.9),
-    "rotations": replace(TINY, rotation_weight=1.0),
-    "mixed": replace(
-        TINY, mixup=1.0, mix_stages=True, cutmix=1.0, cross_entropy_weight=0.5, label_smoothing=0.1
+VARIANTS = {name: change(TINY, method=name) for name in METHODS} | {
+    "keep": change(TINY, keep_positives=0.5, keep_negatives=0.5),
+    "learnt temperature": change(TINY, learn_temperature=True),
+    "adam": change(TINY, optimiser="adam", learning_rate=1e-3),
+    "nesterov": change(TINY, nesterov=True),
+    "average": change(TINY, ema_decay=0.9),
+    "rotations": change(TINY, rotation_weight=1.0),
+    "mixed": change(TINY, mixup=1.0, mix_stages=True, cutmix=1.0, cross_entropy_weight=0.5, label_smoothing=0.1
     ),
-    "operations": replace(TINY, augmentation=Augmentation(n_operations=2)),
+    "operations": change(TINY, augmentation=Augmentation(n_operations=2)),
 }
 
 
@@ -88,7 +87,7 @@ def test_a_graph_does_what_the_step_does(name: str) -> None:
 def test_a_graph_asks_the_teacher(tmp_path: Path) -> None:
     file = tmp_path / "teacher.safetensors"
     save_backbone(build_backbone("conv4-32", input_size=SIDE), file)
-    check_same_steps(replace(TINY, teacher=str(file)), PLAIN)
+    check_same_steps(change(TINY, teacher=str(file)), PLAIN)
 
 
 @pytest.mark.parametrize("backbone", ["conv4-32", "resnet12"])
@@ -105,8 +104,7 @@ def test_a_fused_step_mixes_what_a_plain_one_does(backbone: str) -> None:
     "fast", [Hardware(compile=True), Hardware(fuse=True)], ids=["compiled", "fused"]
 )
 def test_a_fast_step_does_what_a_plain_one_does(fast: Hardware, backbone: str) -> None:
-    config = replace(
-        TINY, backbone=backbone, background=0.0, temperature=100.0
+    config = change(TINY, backbone=backbone, background=0.0, temperature=100.0
     )  # raw distances leave no gradient
     check_same_steps(config, fast)
 
@@ -126,7 +124,7 @@ def test_a_fast_step_does_what_a_plain_one_does(fast: Hardware, backbone: str) -
 def test_a_run_on_a_gpu_trains_and_is_resumed(
     changes: dict[str, object], compiles: bool, data_dir: Path, tmp_path: Path
 ) -> None:
-    config = replace(TINY, epochs=4, **changes)  # type: ignore[arg-type]
+    config = change(TINY, epochs=4, **changes)  # type: ignore[arg-type]
     gpu = Hardware(accelerator="cuda", compile=compiles or None)
     first = train(
         config,
@@ -144,7 +142,7 @@ def test_a_run_on_a_gpu_trains_and_is_resumed(
 
 
 def test_a_run_of_a_cpu_resumes_on_a_gpu(data_dir: Path, tmp_path: Path) -> None:
-    config = replace(TINY, epochs=2, optimiser="adam", learning_rate=1e-3)
+    config = change(TINY, epochs=2, optimiser="adam", learning_rate=1e-3)
     where = {"folder": tmp_path / "run", "data_dir": data_dir, "show": False}
     train(config, hardware=Hardware(accelerator="cpu"), checkpoint_seconds=0, **where)  # type: ignore[arg-type]
     (tmp_path / "run" / "result.json").unlink()

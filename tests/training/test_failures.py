@@ -4,19 +4,32 @@ import shutil
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 import torch
-from tests.helpers.settings import TINY
+from tests.helpers.settings import TINY, change
 from torch import Tensor
 
 from nearshot.cli import main
 from nearshot.errors import NearshotError
-from nearshot.losses import nca_loss
-from nearshot.training import OwnLoss, train
+from nearshot.training import Batch, train
 from nearshot.training.checkpoint import read_checkpoint, write_checkpoint
+from nearshot.training.methods import NCA
+
+n_losses = 0  # that `BreaksLater` has computed
+
+
+@dataclass(frozen=True)
+class BreaksLater(NCA):
+    """NCA, whose loss is not finite after 11 steps; an epoch has 6."""
+
+    def loss(self, batch: Batch) -> Tensor:
+        global n_losses  # noqa: PLW0603 (settings do not change)
+        n_losses += 1
+        return super().loss(batch) * (1.0 if n_losses <= 11 else float("nan"))
+
 
 MOUNT, UNMOUNT = shutil.which("mount"), shutil.which("umount")
 
@@ -24,14 +37,7 @@ MOUNT, UNMOUNT = shutil.which("mount"), shutil.which("umount")
 def test_a_loss_that_is_not_finite_stops_and_keeps_the_state_before_it(
     data_dir: Path, tmp_path: Path
 ) -> None:
-    n_good = 11  # an epoch has 6 steps
-
-    def breaks_later(embeddings: Tensor, labels: Tensor) -> Tensor:
-        nonlocal n_good
-        n_good -= 1
-        return nca_loss(embeddings, labels) * (1.0 if n_good >= 0 else float("nan"))
-
-    config = replace(TINY, epochs=3, method=OwnLoss("breaks-later", breaks_later))
+    config = change(TINY, epochs=3, method=BreaksLater())
     with pytest.raises(NearshotError, match="loss is nan in epoch 2"):
         train(config, folder=tmp_path / "run", data_dir=data_dir, checkpoint_seconds=0, show=False)
     state = read_checkpoint(tmp_path / "run" / "checkpoint.pt")
@@ -44,8 +50,7 @@ def test_a_loss_that_is_not_finite_stops_and_keeps_the_state_before_it(
 def test_weights_that_are_not_finite_are_never_saved(
     method: str, data_dir: Path, tmp_path: Path
 ) -> None:
-    config = replace(
-        TINY, method=method, epochs=30, learning_rate=1e12, steps_per_epoch=1, validate_every=30
+    config = change(TINY, method=method, epochs=30, learning_rate=1e12, steps_per_epoch=1, validate_every=30
     )
     with pytest.raises(NearshotError, match=r"in epoch \d+.* learning_rate"):
         train(config, folder=tmp_path / "run", data_dir=data_dir, checkpoint_seconds=0, show=False)
@@ -85,7 +90,7 @@ def test_a_full_disk_stops_and_keeps_the_last_checkpoint(data_dir: Path, tmp_pat
         pytest.raises(NearshotError, match="disk is full"),
     ):
         train(
-            replace(TINY, epochs=3),
+            change(TINY, epochs=3),
             folder=mount / "run",
             data_dir=data_dir,
             checkpoint_seconds=0,
@@ -97,14 +102,13 @@ def test_a_full_disk_stops_and_keeps_the_last_checkpoint(data_dir: Path, tmp_pat
     ("arguments", "message"),
     [
         (["train", "--backbone", "resnet11"], "'resnet11'"),
-        (["train", "--validation-way", "500"], "at most 3"),
-        (["train", "--validation-shots", "20"], "more than 20 images"),
+        (["train", "--validation-n-way", "500"], "at most 3"),
+        (["train", "--validation-n-shot", "20"], "more than 20 images"),
         (["train", "--graph", "True"], "single GPU"),
-        (["train", "--epochs", "0"], "epochs must be at least 1, not 0"),
         (["train", "--accelerator", "nope"], "cannot train on"),
         (["evaluate", "RUN", "--device", "nope"], "'nope'"),
         (["evaluate", "RUN", "--split", "nope"], "'nope'"),
-        (["evaluate", "/dev"], "config.json"),
+        (["evaluate", "/dev"], "/dev"),
     ],
 )
 def test_a_wrong_request_gives_one_sentence(
@@ -123,7 +127,7 @@ def test_a_wrong_request_gives_one_sentence(
             "conv4-32",
             "--batch-size",
             "32",
-            "--validation-way",
+            "--validation-n-way",
             "2",
         ]
         given = ["train", *settings, "--output", str(run.with_name("new")), *given[1:]]
@@ -133,6 +137,24 @@ def test_a_wrong_request_gives_one_sentence(
     assert message in err
     assert err.splitlines()[-1].startswith("nearshot: ")
     assert not run.with_name("new").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--epochs", "0"], "epochs must be an integer of at least 1 (got 0)"),
+        (["--epochs", "2.5"], "--epochs"),
+        (["--method", "simpleshot", "--temperature", "0.5"], "--temperature"),
+        (["--batch-size", "many"], "--batch-size"),
+    ],
+)
+def test_a_wrong_setting_is_shown_in_a_box(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["train", *arguments])
+    assert ended.value.code == 2
+    assert message in capsys.readouterr().err
 
 
 def test_an_unknown_option_of_train_is_an_error() -> None:

@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import pytest
 import torch
-from tests.helpers.settings import TINY
+from tests.helpers.settings import TINY, change, stops
 
 from nearshot.errors import InputError
 from nearshot.models import build_backbone
-from nearshot.training import Hardware, OwnLoss, TrainConfig
+from nearshot.training import Hardware, TrainConfig
 from nearshot.training.hardware import STEPS_TO_COMPILE
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
@@ -49,7 +49,7 @@ def test_a_gpu_fuses_where_possible_and_else_compiles_long_runs(
 
 def test_steps_that_a_graph_cannot_repeat_are_not_captured_by_default() -> None:
     assert used(Hardware(), CUDA, n_ranks=2)[2] is False
-    for config in (replace(TINY, method=OwnLoss("mine", torch.dist)), replace(TINY, micro_batch=8)):
+    for config in (change(TINY, method=stops(1)), change(TINY, micro_batch=8)):
         assert used(Hardware(), CUDA, config)[2] is False
         assert used(Hardware(graph=True), CUDA, config)[2] is True
 

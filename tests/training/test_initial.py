@@ -1,12 +1,11 @@
 """Training that starts from a trained network: what changes, what stays, and that it is never worse on validation."""
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
-from tests.helpers.settings import TINY
+from tests.helpers.settings import TINY, change
 from tests.helpers.tiny import prepare_tiny
 
 from nearshot.cli import main
@@ -20,7 +19,7 @@ NAMES = {"1-shot centroid", "1-shot soft", "5-shot centroid", "5-shot soft"}
 
 
 def continued(trained: Path, data_dir: Path, folder: Path, **changes: object) -> TrainResult:
-    config = replace(TINY, init=str(trained), epochs=2, validate_every=1, **changes)  # type: ignore[arg-type]
+    config = change(TINY, init=str(trained), epochs=2, validate_every=1, **changes)  # type: ignore[arg-type]
     return train(config, folder=folder, data_dir=data_dir, show=False)
 
 
@@ -118,7 +117,7 @@ def test_a_folder_of_photos_is_prepared_at_the_side_of_the_initial_network_and_t
     )
     assert RunFolder(run).read_config() == config
     assert main([*command, "--backbone", "conv4"]) == 1
-    assert "--init none" in capsys.readouterr().err
+    assert "init none" in capsys.readouterr().err
 
 
 def test_photos_start_from_the_network_of_nearshot_where_no_better_is_installed(
@@ -145,6 +144,6 @@ def test_photos_start_from_the_network_of_nearshot_where_no_better_is_installed(
 def test_weights_that_may_know_the_classes_of_a_part_of_imagenet_are_named(tmp_path: Path) -> None:
     prepare_tiny(tmp_path, name="mini-imagenet")
     save_backbone(build_backbone("conv4-32", input_size=16), tmp_path / "weights.safetensors")
-    config = replace(TINY, dataset="mini-imagenet", init=str(tmp_path / "weights.safetensors"))
+    config = change(TINY, dataset="mini-imagenet", init=str(tmp_path / "weights.safetensors"))
     plan = RunPlan(config, Hardware(accelerator="cpu"), data_dir=tmp_path, launch=False)
     assert any("ImageNet" in message and "mini-imagenet" in message for message in plan.messages)

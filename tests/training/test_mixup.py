@@ -8,17 +8,17 @@ import pytest
 import torch
 from scipy.stats import beta, kstest
 from tests.helpers.dispatched import BETWEEN_HOST_AND_DEVICE, Dispatched
-from tests.helpers.settings import TINY
+from tests.helpers.settings import TINY, change
 from tests.training.test_step import batch, make_step
 
 from nearshot.losses import cross_entropy_loss
 from nearshot.models import Backbone, build_backbone
 from nearshot.training import TrainConfig
-from nearshot.training.methods import METHODS, LossInputs, batch_kind, resolve_method
+from nearshot.training.methods import METHODS, Batch
 from nearshot.training.mixup import Mixup
 
 CPU = torch.device("cpu")
-NOT_EPISODIC = [name for name in METHODS if batch_kind(TrainConfig(method=name)) != "episodes"]
+NOT_EPISODIC = [name for name, kind in METHODS.items() if not kind.needs_episodes]
 
 
 def make_mixup(backbone: Backbone | None = None, **settings: Any) -> Mixup:
@@ -122,7 +122,7 @@ def test_stages_are_mixed_one_at_a_time_and_in_training_only(name: str) -> None:
 
 @pytest.mark.parametrize("name", NOT_EPISODIC)
 def test_the_loss_is_that_of_the_labels_and_of_the_partners(name: str) -> None:
-    config = replace(TINY, method=name, mixup=1.0)
+    config = change(TINY, method=name, mixup=1.0)
     step = make_step(config)
     images, labels = batch(config)
     prepared = step.prepare(images)
@@ -130,9 +130,7 @@ def test_the_loss_is_that_of_the_labels_and_of_the_partners(name: str) -> None:
     embedded, share = step.learner(prepared.images), float(step.mixup.share)
     assert 0 < share < 1
     of_labels = [
-        resolve_method(config).loss(
-            LossInputs(embedded.embeddings, embedded.logits, given, 1.0, None), config
-        )
+        config.method.loss(Batch(embedded.embeddings, given, embedded.logits))
         for given in (labels, labels[[i ^ 1 for i in range(len(labels))]])
     ]
     torch.testing.assert_close(
@@ -142,7 +140,7 @@ def test_the_loss_is_that_of_the_labels_and_of_the_partners(name: str) -> None:
 
 @pytest.mark.parametrize("name", METHODS)
 def test_a_head_tells_by_how_much_images_are_turned_with_any_method(name: str) -> None:
-    config = replace(TINY, method=name, rotation_weight=0.7)
+    config = change(TINY, method=name, rotation_weight=0.7)
     step, plain = make_step(config), make_step(replace(config, rotation_weight=0.0))
     images, labels = batch(config)
     states = step.generator.get_state()
@@ -174,7 +172,7 @@ EVERYTHING: dict[str, Any] = {
 
 def test_nothing_goes_between_host_and_device() -> None:
     """So that a step with all of it can be captured in a graph."""
-    step = make_step(replace(TINY, **EVERYTHING))
+    step = make_step(change(TINY, **EVERYTHING))
     images, _ = batch(step.config)
     with Dispatched() as operations:
         step.learner(step.prepare(images).images)
@@ -183,7 +181,7 @@ def test_nothing_goes_between_host_and_device() -> None:
 
 
 def test_in_parts_everything_is_as_in_the_whole_batch() -> None:
-    config = replace(TINY, **EVERYTHING)
+    config = change(TINY, **EVERYTHING)
     images, labels = batch(config)
     steps = [
         make_step(replace(config, micro_batch=part), without_batch_norm=True) for part in (None, 8)

@@ -13,17 +13,17 @@ from typing import Any
 import pytest
 import safetensors.torch
 import torch
-from tests.helpers.settings import TINY, Stops
+from tests.helpers.settings import TINY, change, stops
 from tests.helpers.tiny import prepare_tiny
 
 from nearshot.data.augment import Augmentation
 from nearshot.errors import FileFormatError, InputError
-from nearshot.training import OwnLoss, train
+from nearshot.training import train
 from nearshot.training.checkpoint import read_checkpoint
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "tests" / "helpers" / "kill_and_resume.py"
-DONE = replace(TINY, epochs=5, validate_every=1)  # the configuration of the fixture `run`
+DONE = change(TINY, epochs=5, validate_every=1)  # the configuration of the fixture `run`
 
 
 def check_equal(one: Path, other: Path) -> None:
@@ -39,7 +39,7 @@ def check_equal(one: Path, other: Path) -> None:
         "average",
         "sampler",
         "generator",
-        "log_temperature",
+        "loss_modules",
         "random",
         "progress",
     ):
@@ -133,7 +133,7 @@ def test_a_signal_saves_and_stops(
     n_calls = (
         2 * n_steps if "mixup" in changes else n_steps
     )  # of a mixed batch, the loss is computed twice
-    config = replace(TINY, method=OwnLoss("signalling", Stops(n_calls, number)), **changes)
+    config = change(TINY, method=stops(n_calls, number), **changes)
     stopped = train(config, folder=tmp_path / "stopped", data_dir=data_dir, show=False)
     assert not stopped.finished
     state = read_checkpoint(tmp_path / "stopped" / "checkpoint.pt")
@@ -178,7 +178,7 @@ def test_a_run_is_replaced_only_on_request(run: Path, data_dir: Path) -> None:
         InputError, match="more than 20 images"
     ):  # what is refused overwrites nothing
         train(
-            replace(DONE, validation_shots=(20,)),
+            replace(DONE, validation_n_shot=(20,)),
             folder=run,
             data_dir=data_dir,
             overwrite=True,
@@ -191,7 +191,7 @@ def test_a_run_is_replaced_only_on_request(run: Path, data_dir: Path) -> None:
     (run / "aside").rename(run / "checkpoint.pt")
     assert contents() == files
     assert train(
-        replace(TINY, epochs=1), folder=run, data_dir=data_dir, overwrite=True, show=False
+        change(TINY, epochs=1), folder=run, data_dir=data_dir, overwrite=True, show=False
     ).finished
     assert (run / "thesis.tex").read_text() == "precious"
 

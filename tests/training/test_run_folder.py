@@ -9,6 +9,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.helpers.settings import change
 
 from nearshot.errors import InputError
 from nearshot.training import PRESETS, RunFolder, TrainConfig
@@ -91,7 +92,7 @@ def test_folders_have_short_names() -> None:
     assert folder_name(replace(preset, seed=2)) == "cifar-fs-nca-seed2"
     assert folder_name(replace(PHOTOS, dataset="/home/me/my photos")) == "my-photos-nca"
     changes = [
-        replace(preset, temperature=value, seed=seed) for value in (0.5, 2.0) for seed in (0, 1)
+        change(preset, temperature=value, seed=seed) for value in (0.5, 2.0) for seed in (0, 1)
     ]
     names = {folder_name(config) for config in (preset, *changes)}
     assert len(names) == 5

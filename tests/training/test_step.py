@@ -1,7 +1,7 @@
 """A step: gradients in parts as in one piece, the optimiser against a plain loop, and the learning rate."""
 
 import math
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 import pytest
@@ -9,16 +9,29 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from lightning_fabric import Fabric
-from tests.helpers.settings import TINY
+from tests.helpers.settings import TINY, change
 from torch import Tensor, nn
 
 from nearshot.losses import nca_loss
-from nearshot.training import PRESETS, Hardware, TrainConfig
+from nearshot.training import PRESETS, Hardware, Method, TrainConfig
 from nearshot.training.learner import Embedded, Learner
-from nearshot.training.methods import IGNORED, METHODS
+from nearshot.training.methods import (
+    METHODS,
+    NCA,
+    MatchingNetworks,
+    NCAWithPrototypes,
+    PrototypicalNetworks,
+    SupCon,
+)
 from nearshot.training.step import Prepared, Step, learning_rate_factor
 
 N_CLASSES, SIDE = 8, 16
+WITH_DISTANCE: tuple[Any, ...] = (
+    NCA,
+    PrototypicalNetworks,
+    MatchingNetworks,
+    NCAWithPrototypes,
+)
 
 
 def make_step(config: TrainConfig, *, without_batch_norm: bool = False) -> Step:
@@ -39,7 +52,7 @@ def make_step(config: TrainConfig, *, without_batch_norm: bool = False) -> Step:
 def batch(config: TrainConfig) -> tuple[Tensor, Tensor]:
     generator = torch.Generator().manual_seed(2)
     classes = torch.arange(N_CLASSES)
-    labels = torch.cat([classes.repeat_interleave(config.n_shot), classes.repeat_interleave(2)])
+    labels = torch.cat([classes.repeat_interleave(2), classes.repeat_interleave(2)])
     images = torch.randint(
         256, (len(labels), SIDE, SIDE, 3), dtype=torch.uint8, generator=generator
     )
@@ -51,8 +64,9 @@ def gradients(step: Step, images: Tensor, labels: Tensor) -> dict[str, Tensor]:
     found = {
         name: p.grad.clone() for name, p in step.learner.named_parameters() if p.grad is not None
     }
-    if step.log_temperature is not None and step.log_temperature.grad is not None:
-        found["temperature"] = step.log_temperature.grad.clone()
+    for name, parameter in step.loss_modules.named_parameters():
+        assert parameter.grad is not None
+        found[name] = parameter.grad.clone()
     return found
 
 
@@ -60,11 +74,10 @@ def gradients(step: Step, images: Tensor, labels: Tensor) -> dict[str, Tensor]:
 @pytest.mark.parametrize("part_size", [1, 5, 32, 100])
 def test_in_parts_the_gradient_is_that_of_the_whole_batch(name: str, part_size: int) -> None:
     """Without batch norm's statistics, which are of the parts, to float32's rounding: 1e-4 of the largest."""
-    settings: dict[str, Any] = {"temperature": 1.35, "learn_temperature": True, "projection": 12}
-    config = replace(
-        TINY,
-        method=name,
-        **{key: settings[key] for key in settings.keys() - set(IGNORED.get(name, ()))},
+    settings = {"temperature": 1.35, "learn_temperature": True, "projection": 12}
+    own = {item.name for item in fields(METHODS[name])}
+    config = change(
+        TINY, method=name, **{key: value for key, value in settings.items() if key in own}
     )
     images, labels = batch(config)
     whole = gradients(make_step(config, without_batch_norm=True), images, labels)
@@ -80,7 +93,7 @@ def test_in_parts_the_gradient_is_that_of_the_whole_batch(name: str, part_size: 
 
 
 def test_in_parts_batch_norm_sees_each_part_once() -> None:
-    config = replace(TINY, micro_batch=16)
+    config = change(TINY, micro_batch=16)
     step = make_step(config)
     step(*batch(config))
     counts = {
@@ -102,16 +115,16 @@ def test_in_parts_batch_norm_sees_each_part_once() -> None:
 )
 def test_the_optimiser_is_that_of_the_settings(changes: dict[str, Any]) -> None:
     """Three steps, as a plain loop takes them with torch.optim; a learnt temperature does not decay."""
-    config = replace(TINY, background=0.0, **changes)
+    config = change(TINY, background=0.0, **changes)
     images, labels = batch(config)
     step = make_step(config)
     plain = Learner(config, SIDE, N_CLASSES)
     plain.load_state_dict(step.learner.state_dict())
     plain.train()
-    log_temperature = nn.Parameter(torch.tensor(math.log(config.temperature)))
+    log_temperature = nn.Parameter(torch.tensor(math.log(config.method.temperature)))
     rates: dict[str, Any] = {"lr": config.learning_rate, "weight_decay": config.weight_decay}
     groups: list[dict[str, Any]] = [{"params": list(plain.parameters())}]
-    if config.learn_temperature:
+    if config.method.learn_temperature:
         groups.append({"params": [log_temperature], "weight_decay": 0.0})
     optimiser: torch.optim.Optimizer = torch.optim.Adam(groups, **rates)
     if config.optimiser == "sgd":
@@ -130,16 +143,19 @@ def test_the_optimiser_is_that_of_the_settings(changes: dict[str, Any]) -> None:
         plain.named_parameters(), step.learner.parameters(), strict=True
     ):
         torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-5, msg=name)
-    assert (step.log_temperature is None) != config.learn_temperature
-    if step.log_temperature is not None:
+    learnt = dict(step.loss_modules.named_parameters())
+    assert bool(learnt) == config.method.learn_temperature
+    if learnt:
         assert float(log_temperature.detach()) != pytest.approx(math.log(3), abs=1e-3)
-        torch.testing.assert_close(step.log_temperature, log_temperature, rtol=1e-4, atol=1e-6)
+        torch.testing.assert_close(
+            learnt["temperature.log_temperature"], log_temperature, rtol=1e-4, atol=1e-6
+        )
 
 
 @pytest.mark.parametrize("decay", [0.5, 0.95])
 def test_the_average_is_that_of_a_loop_over_the_steps(decay: float) -> None:
     """Weights and statistics of batch norm, number by number; the first steps weigh more than 1 − decay."""
-    config = replace(TINY, ema_decay=decay)
+    config = change(TINY, ema_decay=decay)
     step = make_step(config)
     assert step.average is not None
     expected = {name: value.double() for name, value in step.learner.backbone.state_dict().items()}
@@ -206,17 +222,21 @@ def test_a_warm_up_rises_in_equal_parts(schedule: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", [name for name in METHODS if "projection" not in IGNORED.get(name, ())]
+    "method",
+    [
+        *(kind(projection=12) for kind in WITH_DISTANCE),
+        *(kind(projection=12, distance="cosine") for kind in WITH_DISTANCE),
+        SupCon(projection=12),
+    ],
 )
-@pytest.mark.parametrize("distance", ["euclidean", "cosine"])
-def test_a_projection_has_a_bias_where_it_changes_the_loss(name: str, distance: Any) -> None:
-    if distance == "cosine" and "distance" in IGNORED.get(name, ()):
-        pytest.skip(f"{name} has its own distance")
-    config = replace(TINY, method=name, distance=distance, projection=12)
+def test_a_projection_has_a_bias_where_it_changes_the_loss(method: Method) -> None:
+    if method.n_shot is not None:
+        method = replace(method, n_shot=2)  # type: ignore[type-var]
+    config = replace(TINY, method=method)
     step = make_step(config)
-    embeddings, labels = torch.randn(N_CLASSES * (config.n_shot + 2), 12), batch(config)[1]
+    embeddings, labels = torch.randn(N_CLASSES * 4, 12), batch(config)[1]
     plain, moved = (
-        step.loss(Embedded(embeddings + by), labels, Prepared(embeddings))
+        step.loss(Embedded((embeddings + by).requires_grad_()), labels, Prepared(embeddings))
         for by in (0.0, torch.randn(12))
     )
     assert step.learner.projection is not None

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from lightning_fabric import Fabric
-from tests.helpers.settings import TINY
+from tests.helpers.settings import TINY, change
 from tests.helpers.tiny import prepare_tiny
 from tests.training.test_step import SIDE, batch, make_step
 from torch import Tensor
@@ -21,7 +21,6 @@ from nearshot.models.weights import load_head
 from nearshot.training import METHODS, Hardware, RunFolder, TrainResult, train
 from nearshot.training.checkpoint import read_checkpoint
 from nearshot.training.learner import Learner, Teacher
-from nearshot.training.methods import has_linear_head
 from nearshot.training.step import Step
 
 
@@ -65,18 +64,17 @@ def test_any_method_compares_its_answers_to_the_same_images(
     settings: dict[str, Any], teacher: Path
 ) -> None:
     """Class probabilities with a linear head, neighbours without; the teacher sees images before they are mixed."""
-    config = replace(
-        TINY,
+    config = change(TINY,
         teacher=str(teacher),
         distillation_temperature=3.0,
         distillation_weight=0.25,
         **settings,
     )
-    has_head = has_linear_head(config)
     trained_on = RunFolder(teacher).read_trained_on()
     torch.manual_seed(0)
     learner = Learner(config, SIDE, len(trained_on.class_names))
-    network = Teacher(config, learner.backbone, trained_on.class_names)
+    has_head = learner.head is not None
+    network = Teacher(config, learner, trained_on.class_names)
     step = Step(
         Fabric(accelerator="cpu", devices=1),
         Hardware(channels_last=False),
@@ -120,7 +118,7 @@ def test_another_teacher_is_refused_when_a_run_resumes(
 ) -> None:
     weights = tmp_path / "teacher.safetensors"
     shutil.copy(RunFolder(teacher).weights_of(2), weights)
-    config = replace(TINY, teacher=str(weights), epochs=1, steps_per_epoch=1)
+    config = change(TINY, teacher=str(weights), epochs=1, steps_per_epoch=1)
     train(config, folder=tmp_path / "run", data_dir=data_dir, show=False)
     shutil.copy(RunFolder(trained).weights_of(5), weights)
     with pytest.raises(InputError, match="fingerprint of teacher"):
@@ -130,13 +128,13 @@ def test_another_teacher_is_refused_when_a_run_resumes(
 def test_teachers_that_do_not_fit_are_refused(
     trained: Path, teacher: Path, data_dir: Path, tmp_path: Path
 ) -> None:
-    needs_head = replace(TINY, method="simpleshot", teacher=str(trained))
+    needs_head = change(TINY, method="simpleshot", teacher=str(trained))
     with pytest.raises(InputError, match="linear head"):
         train(needs_head, folder=tmp_path / "run", data_dir=data_dir, show=False)
     other = tmp_path / "other"
     prepare_tiny(other, split_seed=1)  # other classes are for validation
     with pytest.raises(LeakError):
         train(
-            replace(TINY, teacher=str(teacher)), folder=tmp_path / "run", data_dir=other, show=False
+            change(TINY, teacher=str(teacher)), folder=tmp_path / "run", data_dir=other, show=False
         )
     assert not (tmp_path / "run").exists()

@@ -15,7 +15,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.helpers.settings import TINY
+from tests.helpers.settings import TINY, change
 from tests.helpers.tiny import prepare_tiny
 from torch import Tensor
 
@@ -31,14 +31,12 @@ from nearshot.evaluation import (
     evaluate_features,
     knn,
 )
-from nearshot.losses import nca_loss
 from nearshot.models import build_backbone, save_backbone
 from nearshot.runs import evaluate_run, evaluate_weights, open_run
 from nearshot.runs.evaluate import CachedEvaluation
 from nearshot.training import (
     METHODS,
     Hardware,
-    OwnLoss,
     RunFolder,
     TrainConfig,
     TrainResult,
@@ -49,7 +47,6 @@ from nearshot.training.assembly import RunPlan
 from nearshot.training.checkpoint import Progress
 from nearshot.training.embedding import images_at_once, in_one_size
 from nearshot.training.logging import RunLog
-from nearshot.training.methods import Composition, compositions, resolve_method
 from nearshot.training.trainer import effective_dimensions, warnings_about
 
 TrainTiny = Callable[..., TrainResult]
@@ -65,7 +62,8 @@ def best_of(run: Path) -> dict[str, dict[str, Any]]:
 
 @pytest.mark.parametrize("name", METHODS)
 def test_every_method_trains_and_its_loss_falls(name: str, train_tiny: TrainTiny) -> None:
-    result = train_tiny(method=name, epochs=6, temperature=0.5 if name == "supcon" else 1.0)
+    settings = {"temperature": 0.5} if name == "supcon" else {}
+    result = train_tiny(method=name, epochs=6, **settings)
     losses = [record["loss"] for record in result.history]
     assert min(losses[2:]) < losses[0]
     assert result.finished
@@ -86,7 +84,7 @@ def test_published_crops_of_small_images_are_warned_of(
     changes: dict[str, Any], warns: bool, data_dir: Path
 ) -> None:
     plan = RunPlan(
-        replace(TINY, **changes), Hardware(accelerator="cpu"), data_dir=data_dir, launch=False
+        change(TINY, **changes), Hardware(accelerator="cpu"), data_dir=data_dir, launch=False
     )
     assert ["16×16" in message and "--crop padded" in message for message in plan.messages] == [
         True
@@ -95,7 +93,7 @@ def test_published_crops_of_small_images_are_warned_of(
 
 def test_a_run_folder_describes_the_run(run: Path, data_dir: Path) -> None:
     config = RunFolder(run).read_config()
-    assert config == replace(TINY, epochs=5, validate_every=1)
+    assert config == change(TINY, epochs=5, validate_every=1)
     environment = json.loads((run / "environment.json").read_text())
     assert environment["torch"] == torch.__version__
     assert None not in environment["hardware"].values()  # what was left open is what was used
@@ -263,21 +261,9 @@ def test_equal_seeds_give_equal_runs_and_equal_files(trained: Path, train_tiny: 
             assert ((other / name).read_bytes() == (trained / name).read_bytes()) is same, name
 
 
-def test_a_loss_of_ones_own_may_be_the_built_in_one(train_tiny: TrainTiny) -> None:
-    def own(embeddings: Tensor, labels: Tensor) -> Tensor:
-        return nca_loss(embeddings, labels, background=1e-10)
-
-    results = [
-        train_tiny(type(method).__name__, epochs=1, method=method)
-        for method in (OwnLoss("nca", own), "nca")
-    ]
-    assert results[0].history[0]["loss"] == results[1].history[0]["loss"]
-    assert json.loads((results[0].folder / "config.json").read_text())["method"] == "own-nca"
-
-
 def test_tensorboard_reads_one_curve_of_a_resumed_run(data_dir: Path, tmp_path: Path) -> None:
     accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
-    config, folder = replace(TINY, epochs=3, validate_every=1), tmp_path / "run"
+    config, folder = change(TINY, epochs=3, validate_every=1), tmp_path / "run"
     for _ in range(2):  # the second time from its last checkpoint
         train(
             config, folder=folder, data_dir=data_dir, resume=True, checkpoint_seconds=0, show=False
@@ -297,21 +283,6 @@ def test_tensorboard_reads_one_curve_of_a_resumed_run(data_dir: Path, tmp_path: 
     assert [(event.step, event.value) for event in events.Scalars("loss")] == [(1, 0.5)]
 
 
-def test_a_batch_is_counted_as_a_loop_counts_it() -> None:
-    labels = torch.tensor([[0, 0, 0, 1, 1, 2], [3, 3, 4, 5, 6, 7]])
-    expected = []
-    for batch in labels.tolist():
-        positive = sum(batch[i] == batch[j] for i in range(6) for j in range(i))
-        alone = sum(batch.count(label) == 1 for label in batch)
-        expected.append(Composition(alone, positive, 15 - positive))
-    assert compositions(labels, TINY, resolve_method(TINY)) == expected
-    half = replace(TINY, keep_positives=0.5, keep_negatives=0.1)
-    assert compositions(labels, half, resolve_method(half)) == [
-        (1, 2.0, 1.0),
-        (4, 0.5, 1.0),
-    ]  # 22 and 28 ordered
-
-
 def test_pairs_and_a_learnt_temperature_are_logged(train_tiny: TrainTiny) -> None:
     history = train_tiny(epochs=2, batch_size=8, learn_temperature=True, temperature=3.0).history
     assert history[0]["anchors_without_positive"] > 0
@@ -323,7 +294,7 @@ def test_pairs_and_a_learnt_temperature_are_logged(train_tiny: TrainTiny) -> Non
 def test_a_dataset_without_validation_keeps_the_last_epoch(data_dir: Path, tmp_path: Path) -> None:
     shutil.copytree(data_dir / "tiny", tmp_path / "tiny")
     shutil.rmtree(tmp_path / "tiny" / "16" / "val")
-    result = train(replace(TINY, epochs=2), folder=tmp_path / "run", data_dir=tmp_path, show=False)
+    result = train(change(TINY, epochs=2), folder=tmp_path / "run", data_dir=tmp_path, show=False)
     assert result.best == {}
     assert [file.name for file in (tmp_path / "run" / "weights").iterdir()] == [
         "epoch-0002.safetensors"
@@ -408,7 +379,7 @@ def test_a_run_warns_from_its_middle_on(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(trainer, "COLLAPSED", 1e9)
-    train(replace(TINY, epochs=4, validate_every=1), folder=tmp_path / "run", data_dir=data_dir)
+    train(change(TINY, epochs=4, validate_every=1), folder=tmp_path / "run", data_dir=data_dir)
     _, *lines = capfd.readouterr().err.splitlines()  # the first says what is trained
     assert "chance 50 %" in lines[0]
     words = [line.split()[0] for line in lines]

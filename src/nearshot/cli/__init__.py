@@ -8,7 +8,7 @@ import re
 import sys
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stderr
+from contextlib import contextmanager
 from dataclasses import make_dataclass, replace
 from importlib import import_module, metadata
 from types import NoneType, UnionType
@@ -18,7 +18,7 @@ import tyro
 from rich.console import Console
 
 from nearshot._version import __version__, state_of_code
-from nearshot.errors import InputError, NearshotError, did_you_mean
+from nearshot.errors import NearshotError, did_you_mean
 from nearshot.text import print_message
 
 # One line per command. A command's own module is imported only when it is chosen: some take seconds
@@ -116,26 +116,9 @@ def _with_home(argument: str) -> str:
 
 
 def _parse(arguments: list[str]) -> Any:
-    """Return the command that the arguments describe; help and errors end the program, as tyro does.
-
-    tyro prints a ValueError of `__post_init__` in a box. An InputError is raised again instead, to
-    be one sentence.
-    """
-    tyro._experimental_options["ansi_codes"] = not os.environ.get("NO_COLOR")
-    messages = io.StringIO()
-    try:
-        with RULES, redirect_stderr(messages):
-            command = _parse_command(*arguments)
-    except SystemExit as leaving:
-        error: BaseException = leaving
-        while cause := error.__cause__ or error.__context__:
-            if isinstance(cause, InputError):
-                raise InputError(str(cause)) from None
-            error = cause
-        sys.stderr.write(messages.getvalue())
-        raise
-    sys.stderr.write(messages.getvalue())  # such as warnings of imports
-    return command
+    """Return the command that the arguments describe; help and errors end the program, as tyro does."""
+    with RULES:
+        return _parse_command(*arguments)
 
 
 def _parse_command(name: str = "", *arguments: str) -> Any:

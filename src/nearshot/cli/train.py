@@ -1,12 +1,11 @@
 """`nearshot train`."""
 
-import io
 import json
-from contextlib import redirect_stderr
-from dataclasses import asdict, dataclass, field, make_dataclass, replace
+import sys
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from shlex import quote
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any
 
 import torch
 import tyro
@@ -20,18 +19,146 @@ from nearshot.text import counted, print_line
 from nearshot.training import PRESETS, Hardware, RunFolder, TrainConfig, train
 from nearshot.training.assembly import RunPlan
 from nearshot.training.autoconfig import TRAIN_SETTINGS
-from nearshot.training.methods import batch_kind, compositions
+from nearshot.training.methods import UnknownMethod, change_method, method_class
 from nearshot.training.presets import PHOTOS, PHOTOS_FROM_SCRATCH
 
-STOPPED = 143  # the shell's status of a process that SIGTERM ended, so that nobody takes the run for finished
-BASIC = (
-    "dataset",
-    "init",
-    "backbone",
-    "side",
-    "input_size",
-)  # decide which defaults the other settings have
-EPISODE_SETTINGS = ("n_way", "n_shot", "n_query", "images_per_class")
+# The shell's status of a process that SIGTERM ended, so that nobody takes the run for finished.
+STOPPED = 143
+
+
+@dataclass(frozen=True)
+class Start:
+    """Options that choose the defaults of the others; --help after them shows these."""
+
+    preset: Annotated[str | None, tyro.conf.arg(metavar="NAME")] = None
+    """Start from named settings: a dataset (cifar-fs, mini-imagenet, tiered-imagenet, omniglot,
+    glyphs) and a method (nca, prototypical, matching, simpleshot, and on the first three also
+    prototypical-snell, matching-snell, supcon), such as cifar-fs-nca. Where miniImageNet is
+    prepared with 84×84 images, mini-imagenet-84-nca replaces mini-imagenet-nca, and so on. Other
+    options change them. Without a preset or dataset, glyphs-nca is used, which takes a minute or
+    two."""
+    method: Annotated[str | None, tyro.conf.arg(metavar="NAME|MODULE:CLASS")] = None
+    """nca, prototypical, matching, nca-prototypes (row 7 of Figure 4), simpleshot or supcon; or a
+    `Method` of your own. By default the preset's, or nca. Settings that it shares with the preset's
+    method keep the preset's values."""
+    output: Annotated[Path | None, tyro.conf.arg(metavar="DIR")] = None
+    """The run's folder; by default runs/ and a short name of the dataset, the method and the seed."""
+    data_dir: Annotated[Path | None, tyro.conf.arg(metavar="DIR")] = None
+    """Where prepared datasets live; by default $NEARSHOT_DATA, or ~/.cache/nearshot."""
+    resume: bool = False
+    """Resume from the run's checkpoint; the result is the same as without the interruption. With
+    --output, the run's own settings are read, and no other option is needed."""
+
+
+@dataclass(frozen=True)
+class Choices:
+    """Settings that are read before the others: they choose defaults, or must not adapt to small data.
+
+    None is a setting that was left to its default.
+    """
+
+    start: tyro.conf.OmitArgPrefixes[Start] = field(default_factory=Start)
+    dataset: str | None = None
+    init: str | None = None
+    backbone: str | None = None
+    side: int | None = None
+    input_size: int | None = None
+    batch_size: int | None = None
+    n_way: int | None = None
+    n_shot: int | None = None
+    n_query: int | None = None
+    images_per_class: int | None = None
+    least_images: int | None = None
+    validation_n_way: int | None = None
+    validation_n_shot: tuple[int, ...] | None = None
+    validation_n_query: int | None = None
+
+    def config(self) -> TrainConfig:
+        """Return the defaults of all settings, with those that were chosen here."""
+        config = self._default_config()
+        if self.start.method is not None:
+            config = replace(
+                config, method=change_method(config.method, method_class(self.start.method))
+            )
+        settings = {name: value for name, value in asdict(self).items() if value is not None}
+        del settings["start"]
+        if settings.get("init") == "none":
+            settings["init"] = None
+        if "n_shot" in settings:
+            if config.method.n_shot is None:
+                raise InputError(
+                    f"n_shot is not a setting of the method {config.method_name} "
+                    f"(got {self.n_shot}). Leave it out."
+                )
+            config = replace(config, method=replace(config.method, n_shot=settings.pop("n_shot")))  # type: ignore[type-var]
+        return replace(config, **settings)
+
+    def _default_config(self) -> TrainConfig:
+        """Return the run's own settings; the preset's; or those for photos, fine-tuning or a known dataset."""
+        begun = self.begun_run()
+        if begun is not None:
+            config = begun.read_config()
+            if isinstance(config.method, UnknownMethod):
+                method_class(config.method_name)  # raises the reason why it is unknown
+            return config
+        if self.start.preset is not None:
+            return PRESETS[self.preset_for_images()]
+        if self.dataset is None and self.init is None:
+            return PRESETS["glyphs-nca"]
+        is_own = self.dataset is not None and self.dataset not in SOURCES
+        init = self.init
+        if init is None:
+            init = "auto" if is_own and self.backbone is None else "none"
+        if init == "none":
+            return PHOTOS_FROM_SCRATCH if is_own else TrainConfig()
+        if self.backbone is not None:
+            raise InputError(
+                "init brings its own backbone: leave out backbone, or use init none "
+                f"(got {self.backbone!r} and {init!r})."
+            )
+        return replace(PHOTOS, init=init)
+
+    def begun_run(self) -> RunFolder | None:
+        """Return the folder of the run to resume, if it is named."""
+        if not self.start.resume or self.start.output is None:
+            return None
+        run = RunFolder(self.start.output)
+        if (run.path / "config.json").is_file():
+            return run
+        has_settings = any(
+            value is not None for name, value in vars(self).items() if name != "start"
+        )
+        if self.start.preset is None and self.start.method is None and not has_settings:
+            raise InputError(
+                f"There is no run in {run.path} to resume. Give the settings of a new one, such as --preset."
+            )
+        return None
+
+    def preset_for_images(self) -> str:
+        """Return the preset; or, with a message, another where miniImageNet's images are too small for its crops."""
+        name = str(self.start.preset)
+        preset = look_up(PRESETS, name, "preset")
+        small = name.replace("mini-imagenet-", "mini-imagenet-84-")
+        if small == name or small not in PRESETS:
+            return name
+        dataset = self.dataset or preset.dataset
+        input_size = self.input_size or preset.input_size
+        manifests = prepared_manifests(dataset, self.start.data_dir, side=self.side)
+        sides = {int(file.parent.parent.name) for file in manifests}
+        if input_size is None or len(sides) != 1 or max(sides) > input_size:
+            return name
+        print_line(
+            Console(stderr=True),
+            f"The prepared images are no larger than the input, so --preset is {small}. "
+            "For the published settings: nearshot reproduce comparison.",
+        )
+        return small
+
+    def automatic(self) -> tuple[str, ...]:
+        """Return the settings that may adapt to small data: those that were left to their default, without a preset."""
+        if self.start.preset is not None or self.begun_run() is not None:
+            return ()
+        return tuple(name for name in TRAIN_SETTINGS if getattr(self, name) is None)
 
 
 @dataclass(frozen=True)
@@ -40,30 +167,18 @@ class Train:
 
     On your own photos, training starts from a trained network (--init), and keeps it if no epoch is
     better. Without a preset, batches and episodes that you do not choose adapt to the images that
-    there are; each change is logged.
+    there are; each change is logged. --help after --preset or --method shows the settings of that
+    method, with their values.
 
     Examples: nearshot train --dataset ./my-photos; nearshot train --resume --output
     runs/my-photos-nca;
     nearshot train --preset glyphs-nca; nearshot train --preset cifar-fs-prototypical --batch-size
-    256 --seed 1
+    256 --seed 1; nearshot train --method supcon --temperature 0.1 --help
     """
 
+    start: tyro.conf.OmitArgPrefixes[Start] = field(default_factory=Start)
     config: tyro.conf.OmitArgPrefixes[TrainConfig] = field(default_factory=TrainConfig)
     hardware: tyro.conf.OmitArgPrefixes[Hardware] = field(default_factory=Hardware)
-    preset: str | None = None
-    """Start from named settings: a dataset (cifar-fs, mini-imagenet, tiered-imagenet, omniglot,
-    glyphs) and a method (nca, prototypical, matching, simpleshot, and on the first three also
-    prototypical-snell, matching-snell, supcon), such as cifar-fs-nca. Where miniImageNet is
-    prepared with 84×84 images, mini-imagenet-84-nca replaces mini-imagenet-nca, and so on. Other
-    options change them, and --help then shows their values. Without a preset or dataset, glyphs-nca
-    is used, which takes a minute or two."""
-    output: Annotated[Path | None, tyro.conf.arg(metavar="DIR")] = None
-    """The run's folder; by default runs/ and a short name of the dataset, the method and the seed."""
-    data_dir: Annotated[Path | None, tyro.conf.arg(metavar="DIR")] = None
-    """Where prepared datasets live; by default $NEARSHOT_DATA, or ~/.cache/nearshot."""
-    resume: bool = False
-    """Resume from the run's checkpoint; the result is the same as without the interruption. With
-    --output, the run's own settings are read, and no other option is needed."""
     overwrite: bool = False
     """Replace a run in the same folder."""
     allow_few_images: bool = False
@@ -78,12 +193,16 @@ class Train:
     """Log to a Weights & Biases project as well."""
     auto: tyro.conf.Suppress[tuple[str, ...]] = ()  # the settings that may adapt to the data
 
+    @property
+    def output(self) -> Path | None:
+        """The run's folder, if it was given."""
+        return self.start.output
+
     def run(self, console: Console) -> None:
         """Train, and print the validation accuracies and the run's folder."""
         where: dict[str, Any] = {"folder": self.output, "hardware": self.hardware}
-        where |= {
-            name: getattr(self, name) for name in ("data_dir", "auto", "resume", "allow_few_images")
-        }
+        where |= {"data_dir": self.start.data_dir, "resume": self.start.resume}
+        where |= {name: getattr(self, name) for name in ("auto", "allow_few_images")}
         if self.dry_run:
             _describe(RunPlan(self.config, **where, launch=False), console)
             return
@@ -97,7 +216,7 @@ class Train:
             return  # the first rank reports for all
         folder = quote(str(result.folder))
         if not result.finished:
-            data_dir = "" if self.data_dir is None else f" --data-dir {quote(str(self.data_dir))}"
+            data_dir = "" if self.start.data_dir is None else f" --data-dir {quote(str(self.start.data_dir))}"
             console.print(
                 f"Stopped and saved. To resume: nearshot train --resume --output {folder}{data_dir}"
             )
@@ -122,93 +241,38 @@ class Train:
 def parse(arguments: list[str]) -> Train:
     """Return the command that the arguments describe.
 
-    The defaults are the settings of the preset among them, and depend on which options are given.
+    They are read twice, but none of them twice: first the options that choose defaults, then the
+    rest, whose defaults are then known.
 
-    >>> parse(["--dataset", "./my-photos", "--batch-size", "64", "--validation-way=2", "--epochs", "3"]).auto
-    ('images_per_class', 'n_shot', 'least_images', 'validation_shots', 'validation_queries')
+    >>> parse(["--dataset", "./my-photos", "--batch-size", "64", "--validation-n-way=2", "--epochs", "3"]).auto
+    ('images_per_class', 'n_shot', 'least_images', 'validation_n_shot', 'validation_n_query')
     """
     if arguments and not arguments[0].startswith("-"):
         raise InputError(
             f"train has options only. For your own images: nearshot train --dataset {quote(arguments[0])}"
         )
-    kinds: dict[str, Any] = get_type_hints(TrainConfig) | {
-        "preset": str,
-        "output": Path,
-        "data_dir": Path,
-    }
-    names = ("preset", "output", "data_dir", *BASIC, *EPISODE_SETTINGS, *TRAIN_SETTINGS)
-    fields: list[Any] = [(name, kinds[name] | None, None) for name in dict.fromkeys(names)]
-    options: Any = make_dataclass("Options", [*fields, ("resume", bool, False)])
-    try:
-        with redirect_stderr(io.StringIO()):
-            found, _ = tyro.cli(options, args=arguments, add_help=False, return_unknown_args=True)
-    except SystemExit:  # an option is wrong, of which the parser of all options will tell
-        found = options()
-    given = {name: value for name, value in asdict(found).items() if value is not None}
-    begun = RunFolder(given["output"]) if found.resume and "output" in given else None
-    auto: tuple[str, ...] = ()
-    if begun is not None and (begun.path / "config.json").is_file():
-        config = begun.read_config()
-    elif begun is not None and not given.keys() - {"output", "data_dir", "resume"}:
-        raise InputError(
-            f"There is no run in {begun.path} to resume. Give the settings of a new one, such as --preset."
-        )
-    else:
-        if "preset" in given:
-            given["preset"] = _preset_for_images(given)
-        config = _default_config(given)
-        auto = (
-            () if "preset" in given else tuple(name for name in TRAIN_SETTINGS if name not in given)
-        )
-    default = Train(config=config, auto=auto)
+    # A method of your own may be in the current folder, as with `python -m nearshot`.
+    if str(Path.cwd()) not in sys.path:
+        sys.path.append(str(Path.cwd()))
+    choices, rest = tyro.cli(
+        Choices, prog="nearshot train", args=arguments, add_help=False, return_unknown_args=True
+    )
+    prog = "nearshot train"
+    if choices.start.preset is not None:
+        prog += f" --preset {choices.start.preset}"
+    if choices.start.method is not None:
+        prog += f" --method {choices.start.method}"
+    default = Train(start=choices.start, config=choices.config(), auto=choices.automatic())
     command = tyro.cli(
-        Train,
-        prog="nearshot train",
-        args=arguments,
-        default=default,
-        description=description(Train),
+        Train, prog=prog, args=rest, default=default, description=description(Train)
     )
-    for_episodes = [f"--{name.replace('_', '-')}" for name in EPISODE_SETTINGS if name in given]
-    if for_episodes and (kind := batch_kind(command.config)) != "episodes":
-        message = f"No effect of {' and '.join(for_episodes)}: {kind} batches have no episodes."
-        print_line(Console(stderr=True), message)
+    kind = command.config.batch_kind
+    if kind != "episodes":
+        for name in ("n_way", "n_shot", "n_query", "images_per_class"):
+            if getattr(choices, name) is not None:
+                message = f"No effect of {name}: {kind} batches have no episodes."
+                print_line(Console(stderr=True), message)
     return command
-
-
-def _preset_for_images(given: dict[str, Any]) -> str:
-    """Return the given preset; or, with a message, another where miniImageNet's images are too small for its crops."""
-    name: str = given["preset"]
-    small = name.replace("mini-imagenet-", "mini-imagenet-84-")
-    if small == name or small not in PRESETS:
-        return name
-    dataset, input_size = (
-        given.get(setting, getattr(PRESETS[name], setting)) for setting in ("dataset", "input_size")
-    )
-    manifests = prepared_manifests(dataset, given.get("data_dir"), side=given.get("side"))
-    sides = {int(file.parent.parent.name) for file in manifests}
-    if len(sides) != 1 or max(sides) > input_size:
-        return name
-    message = f"The prepared images are no larger than the input, so --preset is {small}."
-    print_line(
-        Console(stderr=True),
-        f"{message} For the published settings: nearshot reproduce comparison.",
-    )
-    return small
-
-
-def _default_config(given: dict[str, Any]) -> TrainConfig:
-    """Return the settings of the preset; or those for one's own photos, for fine-tuning, or for a known dataset."""
-    if "preset" in given or not given.keys() & {"dataset", "init"}:
-        return look_up(PRESETS, given.get("preset", "glyphs-nca"), "preset")
-    is_own = given.get("dataset", TrainConfig().dataset) not in SOURCES
-    init = given.get("init", "auto" if is_own and "backbone" not in given else "none")
-    if init == "none":
-        return PHOTOS_FROM_SCRATCH if is_own else TrainConfig()
-    if "backbone" in given:
-        raise InputError(
-            f"init brings its own backbone: leave out --backbone {given['backbone']}, or use --init none."
-        )
-    return replace(PHOTOS, init=init)
 
 
 def _describe(plan: RunPlan, console: Console) -> None:
@@ -216,20 +280,25 @@ def _describe(plan: RunPlan, console: Console) -> None:
     sampler, store = plan.sampler, plan.stores["train"]
     config = replace(
         plan.config,
-        batches=batch_kind(plan.config),
+        batches=plan.config.batch_kind,
         input_size=plan.learner.backbone.spec.input_size,
         warm_up=plan.config.warm_up_epochs,
-        validation_queries=plan.validation_queries,
+        validation_n_query=plan.validation_n_query,
     )
     lines = [json.dumps(config.as_dict(), indent=2, ensure_ascii=False)]
     size = f"{len(store):,} images of {len(store.class_names):,} classes"
     batches = f"{type(sampler).__name__}, {sampler.batch_size} images per batch"
-    lines.append(f"{plan.method.title} on {config.dataset}: {size}, {batches}")
+    title = config.method.title or config.method_name
+    lines.append(f"{title} on {config.dataset}: {size}, {batches}")
     first_epoch = store.labels[sampler.epoch_indices()].view(-1, sampler.batch_size)
-    if made_of := compositions(first_epoch, config, plan.method):
-        unpaired, positives, negatives = (
-            sum(numbers) / len(made_of) for numbers in zip(*made_of, strict=True)
-        )
+    shape = config.shape if config.batch_kind == "episodes" else None
+    pairs = [config.method.pairs(labels, shape) for labels in first_epoch]
+    counted_pairs = [counts for counts in pairs if counts is not None]
+    if counted_pairs:
+        n_batches = len(counted_pairs)
+        positives = sum(counts.positive_pairs for counts in counted_pairs) / n_batches
+        negatives = sum(counts.negative_pairs for counts in counted_pairs) / n_batches
+        unpaired = sum(counts.anchors_without_positive for counts in counted_pairs) / n_batches
         lines.append(f"pairs per batch: {positives:,.0f} positive, {negatives:,.0f} negative")
         if unpaired:
             lines.append(

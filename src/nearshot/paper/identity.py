@@ -6,27 +6,21 @@ import json
 from typing import Any
 
 from nearshot.training import TrainConfig
-from nearshot.training.config import BatchKind
-from nearshot.training.methods import IGNORED, batch_kind, resolve_method
+from nearshot.training.methods import UnknownMethod, method_as_dict
 
 # Settings that change what is measured during training, but not the weights.
 VALIDATION_SETTINGS = (
     "validate_every",
-    *(f"validation_{name}" for name in ("episodes", "shots", "way", "queries")),
+    "validation_episodes",
+    "validation_n_shot",
+    "validation_n_way",
+    "validation_n_query",
 )
-LOSS_SETTINGS = ("background", "temperature", "learn_temperature", "distance")
 
 
 def has_own_loss(config: TrainConfig) -> bool:
-    """Return whether a run's loss is a user's own function, of which files hold the name only."""
-    return config.method_name.startswith("own-")
-
-
-def batches_of(config: TrainConfig) -> BatchKind:
-    """Return the kind of a run's batches; settings that contradict each other are an error."""
-    if not has_own_loss(config):  # whose code may be missing
-        resolve_method(config)
-    return batch_kind(config)
+    """Return whether a run's method is a user's own, which files name by its module and class."""
+    return ":" in config.method_name
 
 
 def resolved(config: TrainConfig) -> dict[str, Any]:
@@ -34,40 +28,47 @@ def resolved(config: TrainConfig) -> dict[str, Any]:
 
     With one shot, Prototypical Networks are Matching Networks, and NCA on queries and prototypes is
     NCA on the batch. NCA ignores roles, so its episodes have images of a class and no shots.
-    Settings that the method or the batches do not use are dropped, or have their default: others
-    are refused. A user's own loss sees embeddings and labels.
+    Settings that the batches do not use are dropped.
 
-    >>> one_shot = {"n_shot": 1, "images_per_class": 8}
-    >>> resolved(TrainConfig(method="prototypical", **one_shot)) == resolved(TrainConfig(method="matching", **one_shot))
+    >>> from nearshot.training import METHODS
+    >>> first, second = METHODS["prototypical"](n_shot=1), METHODS["matching"](n_shot=1)
+    >>> resolved(TrainConfig(method=first)) == resolved(TrainConfig(method=second))
     True
     """
-    kind = batches_of(config)
-    name = config.method_name
-    unused = {*VALIDATION_SETTINGS, "n_way", "n_query", "n_shot", "images_per_class", "batch_size"}
-    if kind == "episodes":
+    unused = {*VALIDATION_SETTINGS, "n_way", "n_query", "images_per_class", "batch_size"}
+    settings = _flat(config)
+    method = settings.pop("method")
+    defaults = method_as_dict(type(config.method)()) if not is_unknown(config) else {}
+    method = {
+        name: value
+        for name, value in method.items()
+        if name == "name" or (name != "n_shot" and value != defaults.get(name))
+    }
+    if config.batch_kind == "episodes":
         shape = config.shape
-        if shape.n_shot == 1:
-            name = {"prototypical": "matching", "nca-prototypes": "nca"}.get(name, name)
-        has_roles = name in ("prototypical", "matching", "nca-prototypes")
-        batches = [
-            "episodes",
-            shape.n_way,
-            shape.images_per_class,
-            shape.n_shot if has_roles else None,
-        ]
+        has_shots = config.method.n_shot is not None
+        if shape.n_shot == 1 and method["name"] == "prototypical":
+            method["name"] = "matching"
+        if shape.n_shot == 1 and method["name"] == "nca-prototypes":
+            method["name"] = "nca"
+            has_shots = False
+        n_shot = shape.n_shot if has_shots else None
+        batches = ["episodes", shape.n_way, shape.images_per_class, n_shot]
     else:
-        batches = [kind, config.batch_size]
-    unused.update(LOSS_SETTINGS if has_own_loss(config) else IGNORED.get(name, ()))
-    if name != "supcon":
-        unused.add("supcon_variant")
+        batches = [config.batch_kind, config.batch_size]
     if config.optimiser == "adam":
         unused.update(("momentum", "nesterov"))
     if config.schedule != "steps":
         unused.update(("milestones", "decay"))
     if not config.augmentation.crop.startswith("padded"):
         unused.add("augmentation.padding")
-    settings = {setting: value for setting, value in _flat(config).items() if setting not in unused}
-    return settings | {"method": name, "batches": batches, "warm_up": config.warm_up_epochs}
+    used = {setting: value for setting, value in settings.items() if setting not in unused}
+    return used | {"method": method, "batches": batches, "warm_up": config.warm_up_epochs}
+
+
+def is_unknown(config: TrainConfig) -> bool:
+    """Return whether a run's method cannot be imported here."""
+    return isinstance(config.method, UnknownMethod)
 
 
 @functools.lru_cache(10_000)

@@ -94,7 +94,7 @@ def measure(
             split=measurement.split,
             layers=measurement.layers,
             n_views=VIEWS.get(measurement.how, 1),
-            n_way=run.config.validation_way,
+            n_way=run.config.validation_n_way,
             n_shot=measurement.n_shot,
             n_episodes=n_episodes,
             classifier=measurement.classifier,

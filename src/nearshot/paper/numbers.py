@@ -4,11 +4,12 @@ No other module has such numbers.
 """
 
 import re
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any, Literal, NamedTuple
 
 from nearshot.episode_shape import EpisodeShape
-from nearshot.training import PRESETS, TrainConfig
+from nearshot.training import METHODS, PRESETS, TrainConfig
+from nearshot.training.methods import change_method
 
 BATCH_SIZES = (128, 256, 512)
 SHOTS = (1, 5)
@@ -21,15 +22,22 @@ def figure_config(
     dataset: str, method: str, batch_size: int, *, n_shot: int = 5, images_per_class: int = 16
 ) -> TrainConfig:
     """Return the settings of Figures 2 to 4: 120 epochs, no projection, no temperature."""
+    config = with_settings(PRESETS[f"{dataset}-prototypical"], n_shot=n_shot)
     return replace(
-        PRESETS[f"{dataset}-prototypical"],
-        method=method,
+        config,
+        method=change_method(config.method, METHODS[method]),
         epochs=120,
         steps_per_epoch=None,
         batch_size=batch_size,
-        n_shot=n_shot,
         images_per_class=images_per_class,
     )
+
+
+def with_settings(config: TrainConfig, **changes: Any) -> TrainConfig:
+    """Return the settings with some changed, those of the method among them."""
+    names = [item.name for item in fields(config.method)]  # type: ignore[arg-type]
+    of_method = {name: changes.pop(name) for name in names if name in changes}
+    return replace(config, method=replace(config.method, **of_method), **changes)  # type: ignore[type-var]
 
 
 class Number(str):

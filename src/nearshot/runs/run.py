@@ -17,7 +17,6 @@ from nearshot.models import Backbone, load_backbone, read_notes
 from nearshot.models.weights import load_head
 from nearshot.runs.network import TrainedNetwork
 from nearshot.training.checkpoint import read_checkpoint
-from nearshot.training.methods import METHODS
 from nearshot.training.run_folder import Best, RunFolder, classes_of_network
 
 __all__ = ["TrainedRun", "TrainedWeights", "Unfinished", "open_run", "open_weights"]
@@ -116,8 +115,7 @@ class TrainedRun:
     @property
     def classifier(self) -> str:
         """The name of the classifier that the run's method is reported with."""
-        method = METHODS.get(self.config.method_name)
-        return method.classifier if method else "centroid"
+        return self.config.method.classifier
 
     @cached_property
     def trained_on(self) -> TrainingClasses:
@@ -150,7 +148,7 @@ class TrainedRun:
             else:
                 backbone = load_backbone(weights)
             projection = None
-            if self.unfinished is None and self.config.projection is not None:
+            if self.unfinished is None:
                 projection = load_head(weights, "projection")
             self._networks[key] = TrainedNetwork(
                 backbone,

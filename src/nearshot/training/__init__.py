@@ -1,8 +1,8 @@
 """Training: one configuration, one loop, one folder per run."""
 
-from nearshot.training.config import OwnLoss, TrainConfig
+from nearshot.training.config import TrainConfig
 from nearshot.training.hardware import Hardware
-from nearshot.training.methods import METHODS
+from nearshot.training.methods import METHODS, Batch, Method
 from nearshot.training.presets import PRESETS
 from nearshot.training.run_folder import RunFolder
 from nearshot.training.trainer import TrainResult, train
@@ -10,8 +10,9 @@ from nearshot.training.trainer import TrainResult, train
 __all__ = [
     "METHODS",
     "PRESETS",
+    "Batch",
     "Hardware",
-    "OwnLoss",
+    "Method",
     "RunFolder",
     "TrainConfig",
     "TrainResult",

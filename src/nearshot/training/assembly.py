@@ -2,16 +2,24 @@
 
 import hashlib
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
-from nearshot.data import Store, open_or_prepare
+from nearshot.data import (
+    EpisodeBatches,
+    IndependentBatches,
+    ShuffledBatches,
+    Store,
+    open_or_prepare,
+)
 from nearshot.data.augment import Augmentation
 from nearshot.data.datasets import SOURCES
 from nearshot.data.preparation import given_path, prepared_name
+from nearshot.data.samplers import Batches
 from nearshot.data.store import prepared_manifests
 from nearshot.episode_shape import ImagesByClass
 from nearshot.errors import InputError, look_up
@@ -24,7 +32,6 @@ from nearshot.training.config import TrainConfig
 from nearshot.training.distributed import on_first_rank
 from nearshot.training.hardware import Hardware
 from nearshot.training.learner import Learner, Teacher
-from nearshot.training.methods import make_batches, resolve_method
 from nearshot.training.run_folder import (
     RunFolder,
     classes_of_network,
@@ -42,7 +49,7 @@ class RunPlan:
         run: the run's folder.
         config: the settings, with the automatic ones decided.
         messages: one for each change of a setting, and for a missing validation split.
-        validation_queries: the queries per class of validation episodes, which may be fewer than
+        validation_n_query: the queries per class of validation episodes, which may be fewer than
             the settings'.
         stores: the training split, and the validation split if there is one.
         classes: the training classes, with those of the initial network and the teacher.
@@ -75,8 +82,8 @@ class RunPlan:
             resume and auto and self.run.checkpoint.is_file()
         ):  # the settings that the run began with
             begun = self.run.read_config()
-            config, auto = replace(config, **{name: getattr(begun, name) for name in auto}), ()
-        self.method = resolve_method(config)
+            config = keep_settings(config, begun, auto)
+            auto = ()
         self.fabric = hardware.fabric(config)
         if launch:
             self.fabric.launch()
@@ -96,7 +103,7 @@ class RunPlan:
                 )
             self.fingerprints["teacher"] = hashlib.sha256(teacher.read_bytes()).hexdigest()
         self.config, self.messages = autoconfigure(config, self.stores, auto, n_ranks=n_ranks)
-        self.validation_queries = self._check_validation()
+        self.validation_n_query = self._check_validation()
         self.classes = self._check_classes()
         self.sampler = make_batches(
             self.config, training.labels, training.class_names, n_ranks=n_ranks
@@ -109,7 +116,7 @@ class RunPlan:
         )
         self.teacher: Teacher | None = None
         if config.teacher is not None:
-            self.teacher = Teacher(self.config, self.learner.backbone, training.class_names)
+            self.teacher = Teacher(self.config, self.learner, training.class_names)
         self.hardware = hardware.resolved(
             self.fabric.device,
             self.config,
@@ -123,17 +130,17 @@ class RunPlan:
         config = self.config
         if "val" not in self.stores:
             self.messages.append("There is no validation split, so the last epoch is kept.")
-            return config.validation_queries
-        n_way, most = config.validation_way, max(config.validation_shots)
+            return config.validation_n_query
+        n_way, most = config.validation_n_way, max(config.validation_n_shot)
         n_usable = int((ImagesByClass(self.stores["val"].labels).sizes > most).sum())
         if n_usable < n_way:
             raise InputError(
-                f"validation_way must be at most {n_usable}, the number of validation classes of more than {most} "
-                f"images, not {n_way}. Lower validation_way or validation_shots, or give the split more classes."
+                f"validation_n_way must be at most {n_usable}, the number of validation classes of more than {most} "
+                f"images, not {n_way}. Lower validation_n_way or validation_n_shot, or give the split more classes."
             )
-        fitting, messages = fit_validation(config, self.stores["val"], ("validation_queries",))
+        fitting, messages = fit_validation(config, self.stores["val"], ("validation_n_query",))
         self.messages += messages
-        return fitting.validation_queries
+        return fitting.validation_n_query
 
     def _check_classes(self) -> TrainingClasses:
         """Return the classes that the network will have seen; refuse validation classes among them."""
@@ -179,6 +186,48 @@ class RunPlan:
                 "costs accuracy: images look sharper in evaluation than in training. Prepare the files with a larger "
                 "--side if they are larger, or use --crop padded."
             )
+
+
+def make_batches(
+    config: TrainConfig, labels: Tensor, class_names: Sequence[str], *, n_ranks: int = 1
+) -> Batches:
+    """Return the sampler of a configuration's batches, in an order that all ranks share."""
+    if config.batch_kind == "episodes":
+        return EpisodeBatches(
+            labels,
+            config.shape,
+            least_images=config.least_images,
+            class_names=class_names,
+            n_batches=config.steps_per_epoch,
+            seed=config.seed,
+            n_ranks=n_ranks,
+        )
+    if config.batch_kind == "independent":
+        return IndependentBatches(
+            len(labels),
+            config.batch_size,
+            n_batches=config.steps_per_epoch,
+            seed=config.seed,
+            n_ranks=n_ranks,
+        )
+    return ShuffledBatches(
+        len(labels),
+        config.batch_size,
+        drop_last=True,
+        n_batches=config.steps_per_epoch,
+        seed=config.seed,
+        n_ranks=n_ranks,
+    )
+
+
+def keep_settings(config: TrainConfig, begun: TrainConfig, names: Collection[str]) -> TrainConfig:
+    """Return the settings with some of them as the run has begun with."""
+    for name in names:
+        if name != "n_shot":
+            config = replace(config, **{name: getattr(begun, name)})
+        elif config.method.n_shot is not None and begun.method.n_shot is not None:
+            config = replace(config, method=replace(config.method, n_shot=begun.method.n_shot))
+    return config
 
 
 def _with_absolute_paths(config: TrainConfig) -> TrainConfig:

@@ -4,6 +4,7 @@ Only settings that the caller names as automatic change, and each change is a me
 hundred photos has no batch of 512, and two validation classes make no 5-way episodes.
 """
 
+import math
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 
@@ -18,15 +19,14 @@ from nearshot.evaluation.fit import (
     skip_tiny_classes,
 )
 from nearshot.text import counted
-from nearshot.training.config import TrainConfig
-from nearshot.training.methods import batch_kind
+from nearshot.training.config import USUAL_SHOTS, TrainConfig
 
 # The settings of a run, and of an evaluation, that may be automatic.
 _EPISODE_SETTINGS = ("batch_size", "images_per_class", "n_shot")
 _VALIDATION_SETTINGS = {
-    "n_way": "validation_way",
-    "n_shot": "validation_shots",
-    "n_query": "validation_queries",
+    "n_way": "validation_n_way",
+    "n_shot": "validation_n_shot",
+    "n_query": "validation_n_query",
 }
 TRAIN_SETTINGS = (*_EPISODE_SETTINGS, "least_images", *_VALIDATION_SETTINGS.values())
 # With few images, many steps teach more than large batches: an epoch has at least this many
@@ -48,7 +48,7 @@ def autoconfigure(
         return config, []
     check_split("training", stores["train"].labels)
     messages: list[str] = []
-    if batch_kind(config) == "episodes":
+    if config.batch_kind == "episodes":
         config, messages = _with_episodes(config, stores["train"], auto, n_ranks)
     elif "batch_size" in auto:
         n_images, given = len(stores["train"]), config.batch_size
@@ -57,7 +57,7 @@ def autoconfigure(
         fact = f"The training split has {counted(n_images, 'image')}{_sharing(n_ranks)}"
         config, messages = (
             replace(config, batch_size=size),
-            _changes(fact, ["batch_size"], [given], [size]),
+            changes_in_words(fact, [("batch_size", given, size)]),
         )
     if "val" in stores:
         check_split("validation", stores["val"].labels)
@@ -73,16 +73,16 @@ def fit_validation(
     names = [name for name, setting in _VALIDATION_SETTINGS.items() if setting in auto]
     fitted = fit_validation_episodes(
         ImagesByClass(store.labels),
-        n_way=config.validation_way,
-        n_shot=config.validation_shots,
-        n_query=config.validation_queries,
+        n_way=config.validation_n_way,
+        n_shot=config.validation_n_shot,
+        n_query=config.validation_n_query,
         auto=names,
     )
     config = replace(
         config,
-        validation_way=fitted.n_way,
-        validation_shots=fitted.n_shot,
-        validation_queries=fitted.n_query,
+        validation_n_way=fitted.n_way,
+        validation_n_shot=fitted.n_shot,
+        validation_n_query=fitted.n_query,
     )
     return config, list(fitted.messages)
 
@@ -111,43 +111,65 @@ def _with_episodes(
     messages: list[str] = []
     by_class = ImagesByClass(store.labels, store.class_names)
     if "least_images" in auto:
-        wanted = (
-            config.images_per_class if config.n_query is None else config.n_shot + config.n_query
-        )
-        ways_are_free = "batch_size" in auto or "images_per_class" in auto
-        n_needed = config.n_way or (2 if ways_are_free else config.batch_size // wanted)
-        least, messages = skip_tiny_classes(
-            by_class, "training", config.least_images, wanted=wanted, n_needed=n_needed
-        )
-        config = replace(config, least_images=least)
+        least_images, messages = _least_images(config, by_class, auto)
+        config = replace(config, least_images=least_images)
     by_class = by_class.without_small_classes(config.least_images)
     by_class.check(EpisodeShape(n_way=2, n_shot=1, n_query=1))  # what the smallest episodes need
+
     names = _EPISODE_SETTINGS if config.n_way is None else ("n_shot",)
+    if config.method.n_shot is None:
+        names = tuple(name for name in names if name != "n_shot")
     if not set(auto) & set(names):
         return config, messages
-    shape = _nearest(config, by_class, auto, n_ranks)
-    fact = classes_in_words("training", len(by_class.sizes), int(by_class.sizes.min())) + _sharing(
-        n_ranks
-    )
+    shape = _nearest_shape(config, by_class, auto, n_ranks)
+    n_classes = len(by_class.sizes)
+    fact = classes_in_words("training", n_classes, int(by_class.sizes.min())) + _sharing(n_ranks)
     if shape is None:
-        instead = _nearest(config, by_class, _EPISODE_SETTINGS, n_ranks)
-        advice = (
-            [f"{name} {getattr(instead, name)}" for name in _EPISODE_SETTINGS]
-            if instead
-            else ["fewer devices"]
+        given = " and ".join(
+            f"{name} {_episode_setting(config, name)}" for name in names if name not in auto
         )
-        given = [
-            f"{name} {getattr(config, name)}" for name in _EPISODE_SETTINGS if name not in auto
-        ]
-        raise InputError(
-            f"{fact}: no episodes fit it and {' and '.join(given)}. Use {', '.join(advice)}."
+        instead = _nearest_shape(config, by_class, _EPISODE_SETTINGS, n_ranks)
+        advice = "fewer devices"
+        if instead is not None:
+            advice = ", ".join(f"{name} {getattr(instead, name)}" for name in names)
+        raise InputError(f"{fact}: no episodes fit it and {given}. Use {advice}.")
+
+    adapted = config
+    if config.n_way is None:
+        adapted = replace(
+            adapted, batch_size=shape.batch_size, images_per_class=shape.images_per_class
         )
-    before, chosen = ([getattr(one, name) for name in names] for one in (config, shape))
-    changed = dict(zip(names, chosen, strict=True))
-    return replace(config, **changed), messages + _changes(fact, names, before, chosen)
+    if config.method.n_shot is not None:
+        adapted = replace(adapted, method=replace(config.method, n_shot=shape.n_shot))  # type: ignore[type-var]
+    changes = []
+    for name in names:
+        changes.append((name, _episode_setting(config, name), _episode_setting(adapted, name)))
+    return adapted, messages + changes_in_words(fact, changes)
 
 
-def _nearest(
+def _episode_setting(config: TrainConfig, name: str) -> int | None:
+    return config.method.n_shot if name == "n_shot" else getattr(config, name)
+
+
+def _least_images(
+    config: TrainConfig, by_class: ImagesByClass, auto: Collection[str]
+) -> tuple[int, list[str]]:
+    """Return the least size of a class in training episodes that skips a few tiny ones, and a message."""
+    wanted = config.images_per_class
+    if config.n_query is not None:
+        wanted = (config.method.n_shot or USUAL_SHOTS) + config.n_query
+    if config.n_way is not None:
+        n_needed = config.n_way
+    elif "batch_size" in auto or "images_per_class" in auto:
+        n_needed = 2
+    else:
+        n_needed = config.batch_size // wanted
+    return skip_tiny_classes(
+        by_class, "training", config.least_images, wanted=wanted, n_needed=n_needed
+    )
+
+
+def _nearest_shape(
     config: TrainConfig, by_class: ImagesByClass, auto: Collection[str], n_ranks: int
 ) -> EpisodeShape | None:
     """Return the episodes nearest to the settings of all that fit: by shots, then images per class, then ways.
@@ -156,50 +178,70 @@ def _nearest(
     possible, than leaves an epoch several steps. Settings that are not automatic stay, and may ask
     for more than the data have; then the sampler raises an error that names the class.
     """
-    sizes = [config.batch_size]
+    n_shot = config.method.n_shot or USUAL_SHOTS
+    images_per_class = 2 * n_shot
+    if config.images_per_class > n_shot:
+        images_per_class = config.images_per_class
+
+    def distance(shape: EpisodeShape) -> tuple[int, int, int]:
+        shots_apart = abs(shape.n_shot - n_shot)
+        images_apart = abs(shape.images_per_class - images_per_class)
+        return shots_apart, images_apart, -shape.n_way
+
+    if config.n_way is not None and config.n_query is not None:
+        shapes = _shapes_of_ways(config.n_way, config.n_query, by_class, n_ranks)
+        return min(shapes, key=distance, default=None)
     if "batch_size" in auto:
-        sizes.insert(0, min(config.batch_size, _enough(int(by_class.sizes.sum()))))
-    usual = (
-        config.images_per_class if config.images_per_class > config.n_shot else 2 * config.n_shot
-    )
-    n_classes, smallest = len(by_class.sizes), int(by_class.sizes.min())
-    for size in sizes:
-        shapes = []
-        if config.n_way is not None and config.n_query is not None:
-            n_shots = range(1, max(1, smallest - config.n_query) + 1)
-            shapes = [EpisodeShape(config.n_way, n_shot, config.n_query) for n_shot in n_shots]
-        else:
-            most = min(smallest, max(2, size // 2))
-            for per_class in (
-                range(2, most + 1) if "images_per_class" in auto else (config.images_per_class,)
-            ):
-                n_shot = (
-                    per_class // 2
-                    if "n_shot" in auto and config.n_shot >= per_class
-                    else config.n_shot
-                )
-                for n_way in range(2, max(2, min(n_classes, size // per_class)) + 1):
-                    if n_shot < per_class and ("batch_size" in auto or n_way * per_class == size):
-                        shapes.append(EpisodeShape(n_way, n_shot, per_class - n_shot))
-        shapes = [shape for shape in shapes if shape.batch_size % n_ranks == 0]
+        several_steps = min(config.batch_size, _enough(int(by_class.sizes.sum())))
+        shapes = _shapes_of_batch(config, by_class, auto, several_steps, n_ranks)
         if shapes:
-            return min(
-                shapes,
-                key=lambda one: (
-                    abs(one.n_shot - config.n_shot),
-                    abs(one.images_per_class - usual),
-                    -one.n_way,
-                ),
-            )
-    return None
+            return min(shapes, key=distance)
+    shapes = _shapes_of_batch(config, by_class, auto, config.batch_size, n_ranks)
+    return min(shapes, key=distance, default=None)
+
+
+def _shapes_of_ways(
+    n_way: int, n_query: int, by_class: ImagesByClass, n_ranks: int
+) -> list[EpisodeShape]:
+    """Return the episodes of given ways and queries, for each number of shots that the classes allow."""
+    most_shots = max(1, int(by_class.sizes.min()) - n_query)
+    shapes = []
+    for n_shot in range(1, most_shots + 1):
+        shape = EpisodeShape(n_way, n_shot, n_query)
+        if shape.batch_size % n_ranks == 0:
+            shapes.append(shape)
+    return shapes
+
+
+def _shapes_of_batch(
+    config: TrainConfig,
+    by_class: ImagesByClass,
+    auto: Collection[str],
+    batch_size: int,
+    n_ranks: int,
+) -> list[EpisodeShape]:
+    """Return the episodes of at most `batch_size` images: for each number of images per class, with the most ways."""
+    numbers_of_images: Iterable[int] = (config.images_per_class,)
+    if "images_per_class" in auto:
+        most = min(int(by_class.sizes.min()), max(2, batch_size // 2))
+        numbers_of_images = range(2, most + 1)
+    shapes = []
+    for n_images in numbers_of_images:
+        n_shot = config.method.n_shot or USUAL_SHOTS
+        if n_shot >= n_images and ("n_shot" in auto or config.method.n_shot is None):
+            n_shot = n_images // 2
+        most_ways = max(2, min(len(by_class.sizes), batch_size // n_images))
+        if "batch_size" in auto:
+            # The images of an episode must be divisible by the number of ranks.
+            step = n_ranks // math.gcd(n_images, n_ranks)
+            n_way = most_ways // step * step
+        else:
+            fits = batch_size % n_images == 0 and batch_size % n_ranks == 0
+            n_way = batch_size // n_images if fits else 0
+        if 1 <= n_shot < n_images and 2 <= n_way <= most_ways:
+            shapes.append(EpisodeShape(n_way, n_shot, n_images - n_shot))
+    return shapes
 
 
 def _sharing(n_ranks: int) -> str:
     return f", and {n_ranks} devices share a batch" if n_ranks > 1 else ""
-
-
-def _changes(
-    fact: str, names: Iterable[str], old: Iterable[object], new: Iterable[object]
-) -> list[str]:
-    """Return a message that explains the changes of settings by a fact; none where nothing changed."""
-    return changes_in_words(fact, list(zip(names, old, new, strict=True)))

@@ -13,7 +13,7 @@ from nearshot.data.samplers import Batches
 from nearshot.errors import FileFormatError, InputError
 from nearshot.io import atomic_write
 from nearshot.training.config import TrainConfig, differences
-from nearshot.training.methods import Composition
+from nearshot.training.methods import PairsInBatch
 from nearshot.training.step import Step
 
 FORMAT, VERSION = "nearshot-checkpoint", 1
@@ -32,21 +32,21 @@ class Progress:
             str, float
         ] = {}  # the accuracies of epoch 0, the unchanged initial network
         self.n_steps, self.loss_sum = 0, torch.zeros((), dtype=torch.float64)
-        self.made_of = [0.0, 0.0, 0.0]
+        self.pairs = [0.0, 0.0, 0.0]
 
-    def add(self, loss: Tensor, made_of: Composition | None) -> None:
+    def add(self, loss: Tensor, pairs: PairsInBatch | None) -> None:
         """Add a step. The loss stays on its device, since reading it would wait for the device."""
         dtype = torch.float32 if loss.device.type == "mps" else torch.float64  # mps has no float64
         self.loss_sum = self.loss_sum.to(loss.device, dtype) + loss
         self.n_steps += 1
         self.step += 1
-        if made_of is not None:
-            self.made_of = [total + here for total, here in zip(self.made_of, made_of, strict=True)]
+        if pairs is not None:
+            self.pairs = [total + here for total, here in zip(self.pairs, pairs, strict=True)]
 
     def next_epoch(self) -> None:
         """Begin the next epoch."""
         self.epoch += 1
-        self.n_steps, self.loss_sum, self.made_of = (
+        self.n_steps, self.loss_sum, self.pairs = (
             0,
             torch.zeros_like(self.loss_sum),
             [0.0, 0.0, 0.0],
@@ -58,7 +58,7 @@ def state_of(step: Step, sampler: Batches, progress: Progress) -> dict[str, Any]
     device = step.generator.device
     return {
         "learner": step.learner.state_dict(),
-        "log_temperature": step.log_temperature,
+        "loss_modules": step.loss_modules.state_dict(),
         "average": None if step.average is None else step.average.state_dict(),
         "optimiser": step.optimiser.state_dict(),
         "sampler": sampler.state_dict(),
@@ -78,9 +78,7 @@ def load_state(state: dict[str, Any], step: Step, sampler: Batches, progress: Pr
     """
     device = step.generator.device
     step.learner.load_state_dict(state["learner"])
-    if step.log_temperature is not None:
-        with torch.no_grad():
-            step.log_temperature.copy_(state["log_temperature"])
+    step.loss_modules.load_state_dict(state["loss_modules"])
     if step.average is not None:
         step.average.load_state_dict(state["average"])
     of_device: tuple[str, ...] = (

@@ -1,106 +1,48 @@
 """All settings of a training run, in one frozen dataclass. The command line is made from it.
 
->>> TrainConfig(method="prototypical", batch_size=256).shape
+>>> from nearshot.training.methods import PrototypicalNetworks
+>>> TrainConfig(method=PrototypicalNetworks(), batch_size=256).shape
 EpisodeShape(n_way=16, n_shot=5, n_query=11)
 >>> TrainConfig(epochs=0)
 Traceback (most recent call last):
-nearshot.errors.InputError: epochs must be at least 1, not 0.
+nearshot.errors.InputError: epochs must be an integer of at least 1 (got 0).
 """
 
 import dataclasses
 import json
-import re
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, get_args
 
 import tyro
-from torch import Tensor
 
-from nearshot.checks import convert_numpy_fields
 from nearshot.data.augment import Augmentation
 from nearshot.devices import Precision
+from nearshot.distances import DistanceName
 from nearshot.episode_shape import EpisodeShape
 from nearshot.errors import InputError
+from nearshot.training.checks import check_choice, check_integer, check_number
+from nearshot.training.methods import (
+    NCA,
+    Method,
+    UnknownMethod,
+    method_as_dict,
+    method_from_dict,
+    method_name,
+)
 
-__all__ = ["BatchKind", "Loss", "OwnLoss", "TrainConfig"]
+__all__ = ["BatchKind", "TrainConfig", "differences"]
 
-Loss = Callable[[Tensor, Tensor], Tensor]
 BatchKind = Literal["shuffled", "independent", "episodes"]
+Optimiser = Literal["sgd", "adam"]
+Schedule = Literal["steps", "cosine", "constant"]
 
 # The default warm-up, as a fraction of the run. In the first steps distances are large and
 # softmaxes saturate; small steps get through that (docs/results-32px.md has the measurements).
 USUAL_WARM_UP = 1 / 12
-# What values must be: the settings, a predicate that holds for valid values, and the phrase of the
-# error message.
-CHECKS: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
-    (
-        "epochs steps_per_epoch batch_size micro_batch least_images",
-        lambda value: value >= 1,
-        "at least 1",
-    ),
-    ("projection input_size side validate_every", lambda value: value >= 1, "at least 1"),
-    ("validation_episodes validation_queries", lambda value: value >= 1, "at least 1"),
-    ("validation_way", lambda value: value >= 2, "at least 2"),
-    ("freeze mixup cutmix distillation_weight", lambda value: value >= 0, "at least 0"),
-    ("learning_rate temperature distillation_temperature", lambda value: value > 0, "positive"),
-    (
-        "weight_decay warm_up decay background rotation_weight",
-        lambda value: value >= 0,
-        "at least 0",
-    ),
-    ("momentum ema_decay", lambda value: 0 <= value < 1, "at least 0 and under 1"),
-    ("keep_positives keep_negatives", lambda value: 0 < value <= 1, "over 0 and at most 1"),
-    (
-        "cross_entropy_weight label_smoothing mix_probability",
-        lambda value: 0 <= value <= 1,
-        "between 0 and 1",
-    ),
-    (
-        "milestones",
-        lambda values: all(0 < one < 1 for one in values),
-        "fractions of the run, between 0 and 1",
-    ),
-    ("validation_shots", lambda values: values and min(values) >= 1, "numbers of at least 1"),
-    ("backbone", lambda value: isinstance(value, str), "a name, such as 'conv4'"),
-    (
-        "method",
-        lambda value: isinstance(value, str | OwnLoss),
-        "a name or an OwnLoss('my-loss', my_loss)",
-    ),
-)
-
-
-@dataclass(frozen=True)
-class OwnLoss:
-    """A loss of your own, with the name that identifies it in run folders and results.
-
-    Two losses of one name are taken for the same loss, so put its hyper-parameters into the name.
-
-    Attributes:
-        name: letters, digits, and the characters `._+-`.
-        function: of embeddings (image, dim) and labels (image,); returns the loss, a tensor of one
-            number.
-
-    >>> def triplet(embeddings, labels): ...
-    >>> TrainConfig(method=OwnLoss("triplet-margin-0.2", triplet)).method_name
-    'own-triplet-margin-0.2'
-    """
-
-    name: str
-    function: Loss = field(compare=False)
-
-    def __post_init__(self) -> None:
-        if not re.fullmatch(r"[\w.+-]+", self.name):
-            raise InputError(
-                f"name must be letters, digits and the characters ._+-, not {self.name!r}."
-            )
-
-
-def _without_brackets(default: str) -> str:
-    """Show a default as plain text in --help; tyro shows a list where a setting has a constructor of its own."""
-    return f"(default: {default.strip('[]').strip(chr(39))})"
+# In an episode, the images that a method would use as support come first. A method that has none
+# keeps this order, so that the same seed gives each image the same crop in all methods.
+USUAL_SHOTS = 5
 
 
 @dataclass(frozen=True)
@@ -109,12 +51,8 @@ class TrainConfig:
 
     dataset: str = "glyphs"
     """A prepared dataset (see `nearshot data list`), or a folder of images. Glyphs need no download."""
-    method: Annotated[
-        str | OwnLoss,
-        tyro.conf.arg(constructor=str, metavar="NAME", help_behavior_hint=_without_brackets),
-    ] = "nca"
-    """nca, prototypical, matching, nca-prototypes (row 7 of Figure 4), simpleshot or supcon. From
-    Python also an `OwnLoss`, to which the settings of the losses below do not apply."""
+    method: Method = field(default_factory=NCA)
+    """The loss, with its settings: one of `METHODS`, or a `Method` of your own."""
     backbone: str = "resnet12"
     """resnet12 (the paper's), resnet12-metaopt, conv4, conv4-32; resnet12- and conv4-32-dropblock; or timm:NAME."""
     init: Annotated[str | None, tyro.conf.arg(metavar="NAME|RUN|FILE|none")] = None
@@ -142,8 +80,6 @@ class TrainConfig:
     need them, and shuffled otherwise."""
     batch_size: int = 512
     """Images in a batch, over all devices together."""
-    n_shot: int = 5
-    """Support images of each class in a training episode."""
     images_per_class: int = 16
     """Support and query images of each class in a training episode; n_way is then batch_size / images_per_class."""
     n_way: int | None = None
@@ -155,28 +91,6 @@ class TrainConfig:
     command line without a preset, the default skips a few classes that are far smaller than the
     others, and logs their names."""
 
-    background: float = 0.0
-    """0 for the exact loss; 1e-10 for the arithmetic of the published experiments, which ignores
-    anchors that are far from everything. The paper's presets have 1e-10; with a warm-up it is not
-    needed."""
-    temperature: float = 1.0
-    """The divisor of squared distances."""
-    learn_temperature: bool = False
-    """Learn the temperature, starting from `temperature`."""
-    distance: Literal["euclidean", "cosine"] = "euclidean"
-    """Squared Euclidean, as in the paper, or one minus the cosine."""
-    keep_positives: float = 1.0
-    """For nca: the fraction of positive pairs that a batch keeps, drawn at random."""
-    keep_negatives: float = 1.0
-    """For nca: the fraction of negative pairs that a batch keeps."""
-    cross_entropy_weight: float = 0.0
-    """For nca: the weight of an added cross-entropy loss; simpleshot is cross-entropy alone."""
-    supcon_variant: Literal["khosla", "published"] = "khosla"
-    """For supcon: Khosla et al.'s loss, or the one that the paper's experiments ran."""
-    label_smoothing: float = 0.0
-    """For cross-entropy: how much of each target is spread evenly over all classes, such as 0.1."""
-    projection: int | None = None
-    """Put a linear layer of this many dimensions between the network and the loss, in training only."""
     rotation_weight: float = 0.0
     """Turn each training image by 0, 90, 180 or 270 degrees, and add the cross-entropy of a linear
     layer that tells which, with this weight."""
@@ -188,6 +102,8 @@ class TrainConfig:
     """With teacher: the weight of what is learnt from it."""
     distillation_temperature: float = 4.0
     """With teacher: the temperature of the probabilities that are compared."""
+    distillation_distance: DistanceName = "euclidean"
+    """With teacher: the distance between neighbours, where the networks have no linear head."""
     mixup: float = 0.0
     """Mix the images of a batch in pairs, with a share drawn from Beta(mixup, mixup), such as 1; 0
     does not. Needs batches that are not episodes."""
@@ -199,7 +115,7 @@ class TrainConfig:
     mix_probability: float = 1.0
     """With mixup or cutmix: the fraction of batches that are mixed."""
 
-    optimiser: Literal["sgd", "adam"] = "sgd"
+    optimiser: Optimiser = "sgd"
     """SGD with momentum, or Adam."""
     learning_rate: float = 0.1
     """At the start, or after the warm-up."""
@@ -209,7 +125,7 @@ class TrainConfig:
     """For sgd: Nesterov's momentum. The paper's text has it, the published experiments did not."""
     weight_decay: float = 5e-4
     """On all weights."""
-    schedule: Literal["steps", "cosine", "constant"] = "steps"
+    schedule: Schedule = "steps"
     """steps: multiply the learning rate by `decay` at each milestone. cosine: anneal it to zero. constant: keep it."""
     milestones: tuple[float, ...] = (0.7,)
     """For steps: when, as fractions of the run."""
@@ -229,11 +145,11 @@ class TrainConfig:
     """Validate every this many epochs, and after the last."""
     validation_episodes: int = 10_000
     """Validation episodes."""
-    validation_shots: tuple[int, ...] = (1, 5)
+    validation_n_shot: tuple[int, ...] = (1, 5)
     """Numbers of shots to validate with; the best epoch is kept for each."""
-    validation_way: int = 5
+    validation_n_way: int = 5
     """Classes in a validation episode."""
-    validation_queries: int = 15
+    validation_n_query: int = 15
     """Query images of each class in a validation episode; fewer, with a log line, where classes have too few images."""
 
     precision: Precision = "auto"
@@ -245,30 +161,89 @@ class TrainConfig:
     """On several devices: batch norm over the whole batch instead of each device's share."""
 
     def __post_init__(self) -> None:
-        convert_numpy_fields(self)
-        if self.init == "none":
-            object.__setattr__(self, "init", None)
-        for one in dataclasses.fields(self):
-            value = getattr(self, one.name)
-            if one.type in (int, int | None) and isinstance(
-                value, float
-            ):  # 12.0, as of a spreadsheet, is 12
-                if not value.is_integer():
-                    raise InputError(f"{one.name} must be a whole number, not {value}.")
-                object.__setattr__(self, one.name, int(value))
-        for names, is_valid, phrase in CHECKS:
-            for name in names.split():
-                value = getattr(self, name)
-                try:
-                    is_wrong = value is not None and not is_valid(value)
-                except TypeError:  # of another type
-                    is_wrong = True
-                if is_wrong:
-                    raise InputError(f"{name} must be {phrase}, not {value!r}.")
-        if self.warm_up_epochs > self.epochs:
+        self._check_method()
+        self._check_values()
+        self._check_combinations()
+
+    def _check_method(self) -> None:
+        """Refuse what is not a method, and settings of a method that the run has, too."""
+        if not isinstance(self.method, Method):
             raise InputError(
-                f"warm_up must be at most epochs, which is {self.epochs}, not {self.warm_up}."
+                "method must be a Method, such as NCA() or METHODS['nca']() "
+                f"(got {self.method!r})."
             )
+        kind = type(self.method)
+        is_frozen_dataclass = "__dataclass_fields__" in vars(kind) and kind.__hash__ is not None
+        if not is_frozen_dataclass:
+            raise InputError(
+                f"{kind.__name__} must be a frozen dataclass. Decorate it with "
+                "@dataclass(frozen=True)."
+            )
+        if isinstance(self.method, UnknownMethod):
+            return
+        own = {item.name for item in dataclasses.fields(self)} | {"name"}
+        for item in dataclasses.fields(kind):
+            if item.name in own:
+                raise InputError(
+                    f"{kind.__name__} must not have a setting {item.name!r}, which is one of "
+                    "TrainConfig. Rename it."
+                )
+
+    def _check_values(self) -> None:
+        """Refuse values of a wrong type or out of range."""
+        check_integer("freeze", self.freeze, at_least=0)
+        check_integer("epochs", self.epochs, at_least=1)
+        check_integer("seed", self.seed, at_least=0)
+        check_integer("batch_size", self.batch_size, at_least=1)
+        check_integer("images_per_class", self.images_per_class, at_least=1)
+        check_integer("least_images", self.least_images, at_least=1)
+        check_integer("validate_every", self.validate_every, at_least=1)
+        check_integer("validation_episodes", self.validation_episodes, at_least=1)
+        check_integer("validation_n_way", self.validation_n_way, at_least=2)
+        check_integer("validation_n_query", self.validation_n_query, at_least=1)
+        for name in ("input_size", "side", "steps_per_epoch", "n_way", "n_query", "micro_batch"):
+            value = getattr(self, name)
+            if value is not None:
+                check_integer(name, value, at_least=1)
+        if not isinstance(self.validation_n_shot, tuple) or not self.validation_n_shot:
+            raise InputError(
+                "validation_n_shot must be a tuple of integers, such as (1, 5) "
+                f"(got {self.validation_n_shot!r})."
+            )
+        for n_shot in self.validation_n_shot:
+            check_integer("validation_n_shot", n_shot, at_least=1)
+
+        check_number("rotation_weight", self.rotation_weight, at_least=0)
+        check_number("distillation_weight", self.distillation_weight, at_least=0)
+        check_number("distillation_temperature", self.distillation_temperature, above=0)
+        check_number("mixup", self.mixup, at_least=0)
+        check_number("cutmix", self.cutmix, at_least=0)
+        check_number("mix_probability", self.mix_probability, at_least=0, at_most=1)
+        check_number("learning_rate", self.learning_rate, above=0)
+        check_number("momentum", self.momentum, at_least=0, below=1)
+        check_number("weight_decay", self.weight_decay, at_least=0)
+        check_number("decay", self.decay, at_least=0)
+        check_number("ema_decay", self.ema_decay, at_least=0, below=1)
+        if self.warm_up is not None:
+            check_number("warm_up", self.warm_up, at_least=0, at_most=self.epochs)
+        if not isinstance(self.milestones, tuple):
+            raise InputError(
+                f"milestones must be a tuple of fractions, such as (0.7,) (got {self.milestones!r})."
+            )
+        for fraction in self.milestones:
+            check_number("milestones", fraction, above=0, below=1)
+
+        if not isinstance(self.backbone, str):
+            raise InputError(f"backbone must be a name, such as 'conv4' (got {self.backbone!r}).")
+        check_choice("distillation_distance", self.distillation_distance, get_args(DistanceName))
+        check_choice("optimiser", self.optimiser, get_args(Optimiser))
+        check_choice("schedule", self.schedule, get_args(Schedule))
+        check_choice("precision", self.precision, get_args(Precision))
+        if self.batches is not None:
+            check_choice("batches", self.batches, get_args(BatchKind))
+
+    def _check_combinations(self) -> None:
+        """Refuse settings that do not go together."""
         if self.freeze and self.init is None:
             raise InputError(
                 f"freeze needs init, a trained network (got freeze={self.freeze}, init=None)."
@@ -276,14 +251,45 @@ class TrainConfig:
         if self.mix_stages and not self.mixup:
             raise InputError("mix_stages needs mixup (got mixup=0). Set it, such as to 1.")
         if (self.n_way is None) != (self.n_query is None):
-            raise InputError("n_way and n_query go together; give both, or neither.")
+            raise InputError(
+                "n_way and n_query go together; give both, or neither "
+                f"(got {self.n_way} and {self.n_query})."
+            )
+        if self.nesterov and self.optimiser != "sgd":
+            raise InputError(f"nesterov needs the optimiser 'sgd' (got {self.optimiser!r}).")
+        kind = self.batch_kind
+        if self.method.needs_episodes and kind != "episodes":
+            raise InputError(
+                f"batches must be 'episodes' for {self.method.title or self.method_name} "
+                f"(got {kind!r})."
+            )
+        if (self.mixup or self.cutmix) and kind == "episodes":
+            raise InputError(
+                "mixup and cutmix need batches in random order: batches must not be 'episodes'."
+            )
+        if kind != "episodes" and self.least_images > 1:
+            raise InputError(
+                f"least_images applies to batches of episodes, and {kind} batches have all classes "
+                f"(got {self.least_images}). Leave it at 1."
+            )
+
+    @property
+    def batch_kind(self) -> BatchKind:
+        """The kind of the run's batches: `batches`, or else what the method needs."""
+        if self.batches is not None:
+            return self.batches
+        return "episodes" if self.method.needs_episodes else "shuffled"
 
     @property
     def shape(self) -> EpisodeShape:
-        """The shape of the episodes, where batches are episodes."""
+        """The shape of the episodes, where batches are episodes; it only orders the images of a method without shots."""
+        n_shot = self.method.n_shot
         if self.n_way is not None and self.n_query is not None:
-            return EpisodeShape(self.n_way, self.n_shot, self.n_query)
-        return EpisodeShape.from_batch(self.batch_size, self.n_shot, self.images_per_class)
+            return EpisodeShape(self.n_way, n_shot or USUAL_SHOTS, self.n_query)
+        if n_shot is None:
+            has_enough = self.images_per_class > USUAL_SHOTS
+            n_shot = USUAL_SHOTS if has_enough else max(1, self.images_per_class // 2)
+        return EpisodeShape.from_batch(self.batch_size, n_shot, self.images_per_class)
 
     @property
     def warm_up_epochs(self) -> float:
@@ -292,43 +298,76 @@ class TrainConfig:
 
     @property
     def method_name(self) -> str:
-        """The method's name; that of a loss of your own begins with "own-"."""
-        return self.method if isinstance(self.method, str) else f"own-{self.method.name}"
+        """The method's name, such as "nca"; that of your own is "module:Class"."""
+        return method_name(self.method)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the settings as JSON values."""
-        values = dataclasses.asdict(dataclasses.replace(self, method=self.method_name))
-        return dict(json.loads(json.dumps(values, default=str)))
+        """Return the settings as JSON values; `method` is a dictionary of its name and its settings."""
+        values = dataclasses.asdict(self) | {"method": method_as_dict(self.method)}
+        return dict(json.loads(json.dumps(values)))
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Self:
-        """Return the configuration with the settings that `as_dict` returned; missing settings get their default."""
+        """Inverse of `as_dict`; missing settings get their default."""
         unknown = sorted(values.keys() - {item.name for item in dataclasses.fields(cls)})
         if unknown:
-            message = f"A training configuration has no setting {unknown[0]!r}."
             raise InputError(
-                f"{message} If another version of nearshot wrote it, use that version, or delete it."
+                f"A training configuration has no setting {unknown[0]!r}. If another version of "
+                "nearshot wrote it, use that version, or delete it."
             )
-        inner = (
-            {"augmentation": Augmentation(**values["augmentation"])}
-            if "augmentation" in values
-            else {}
-        )
-        return cls(**values | inner)
+        values = dict(values)
+        if "method" in values:
+            values["method"] = method_from_dict(values["method"])
+        if "augmentation" in values:
+            values["augmentation"] = Augmentation(**_with_tuples(values["augmentation"]))
+        return cls(**_with_tuples(values))
 
 
-def differences(one: TrainConfig, other: TrainConfig) -> dict[str, tuple[Any, Any]]:
-    """Return the settings in which two configurations differ, with both values; an augmentation's one by one.
+def _with_tuples(values: dict[str, Any]) -> dict[str, Any]:
+    """Return values of JSON, which has no tuples, with tuples in place of lists."""
+    return {
+        name: tuple(value) if isinstance(value, list) else value for name, value in values.items()
+    }
 
-    >>> differences(TrainConfig(), TrainConfig(seed=3))
-    {'seed': (0, 3)}
+
+def differences(first: TrainConfig, second: TrainConfig) -> dict[str, tuple[Any, Any]]:
+    """Return the settings in which two configurations differ, with both values.
+
+    Those of the method and the augmentation are compared one by one. Where only one of two methods
+    has a setting, the other counts as having its default.
+
+    >>> differences(TrainConfig(), TrainConfig(seed=3, method=NCA(temperature=0.9)))
+    {'seed': (0, 3), 'temperature': (1.0, 0.9)}
     """
-    here, there = one.as_dict(), other.as_dict()
-    for values in (here, there):
-        values |= {
-            f"augmentation.{name}": value for name, value in values.pop("augmentation").items()
-        }
-    return {name: (here[name], there[name]) for name in here if here[name] != there[name]}
+    first_values = _flat(first)
+    second_values = _flat(second)
+    defaults = _method_defaults(first.method) | _method_defaults(second.method)
+    result = {}
+    for name in dict.fromkeys((*first_values, *second_values)):
+        first_value = first_values.get(name, defaults.get(name))
+        second_value = second_values.get(name, defaults.get(name))
+        if first_value != second_value:
+            result[name] = (first_value, second_value)
+    return result
+
+
+def _flat(config: TrainConfig) -> dict[str, Any]:
+    """Return all settings in one dictionary: `method` is its name, and its settings follow the others."""
+    values = config.as_dict()
+    augmentation = values.pop("augmentation")
+    method = values["method"]
+    values["method"] = method.pop("name")
+    for name, value in augmentation.items():
+        values[f"augmentation.{name}"] = value
+    return values | method
+
+
+def _method_defaults(method: Method) -> dict[str, Any]:
+    defaults = {}
+    for item in dataclasses.fields(method):  # type: ignore[arg-type]
+        if item.default is not dataclasses.MISSING:
+            defaults[item.name] = item.default
+    return defaults
 
 
 def dataset_name(dataset: str) -> str:

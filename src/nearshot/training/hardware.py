@@ -16,6 +16,7 @@ from nearshot.errors import InputError
 from nearshot.models import Backbone
 from nearshot.models.kernels import can_fuse
 from nearshot.training.config import TrainConfig
+from nearshot.training.methods import METHODS
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -44,8 +45,8 @@ class Hardware:
     compile: bool | None = None
     """Compile the network. By default on a GPU where it is not fused, for runs long enough to win the time back."""
     graph: bool | None = None
-    """Replay a step as a CUDA graph. By default on a single GPU, except for an `OwnLoss` and for
-    micro-batches: a graph repeats what the device did, not what Python decided."""
+    """Replay a step as a CUDA graph. By default on a single GPU, except for a method of your own and
+    for micro-batches: a graph repeats what the device did, not what Python decided."""
     timeout_minutes: float = 10.0
     """Minutes that the processes of a run wait for each other, before it stops with an error."""
     channels_last: bool = True
@@ -120,7 +121,8 @@ class Hardware:
         if (
             graph is None
         ):  # micro-batches restore random states in the middle of a step, which a graph cannot
-            graph = capturable and isinstance(config.method, str) and config.micro_batch is None
+            is_built_in = type(config.method) in METHODS.values()
+            graph = capturable and is_built_in and config.micro_batch is None
         return replace(self, fuse=fuse, compile=compile_, graph=graph)
 
     @property

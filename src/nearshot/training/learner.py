@@ -10,10 +10,10 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from nearshot.errors import InputError
 from nearshot.losses import distillation_loss, neighbour_distillation_loss
-from nearshot.models import Backbone, LinearHead, ProjectionHead, build_backbone, load_backbone
+from nearshot.models import Backbone, LinearHead, build_backbone, load_backbone
 from nearshot.models.weights import load_head
 from nearshot.training.config import TrainConfig
-from nearshot.training.methods import LossInputs, has_linear_head
+from nearshot.training.methods import Batch
 from nearshot.training.run_folder import classes_of_network, weights_of_run
 
 N_TURNS = 4  # quarters of a full turn
@@ -28,7 +28,11 @@ class Embedded(NamedTuple):
 
 
 class Learner(nn.Module):
-    """The module that is trained: a backbone, with a projection and linear heads that are used in training only."""
+    """What embeds images in training: a backbone, with a projection and linear heads that evaluation does not need.
+
+    Attributes:
+        loss_modules: the method's other modules, which its loss calls.
+    """
 
     def __init__(self, config: TrainConfig, input_size: int, n_classes: int) -> None:
         super().__init__()
@@ -40,14 +44,13 @@ class Learner(nn.Module):
             if config.freeze:
                 freeze_stages(self.backbone, config.freeze)
         dim = self.backbone.embedding_dim
-        self.projection: ProjectionHead | None = None
-        if config.projection is not None:
-            bias = (
-                config.method == "supcon" or config.distance == "cosine"
-            )  # cancels in Euclidean distances
-            self.projection = ProjectionHead(dim, config.projection, bias=bias)
-        self.head = LinearHead(dim, n_classes) if has_linear_head(config) else None
+        modules = dict(config.method.modules(dim, n_classes))
+        self.projection = modules.pop("projection", None)
+        self.head = modules.pop("head", None)
         self.turn_head = LinearHead(dim, N_TURNS) if config.rotation_weight else None
+        # In a plain dictionary, so that they are not submodules: these do not see a device's share
+        # of the images, but the whole batch, and data parallelism must not wait for them.
+        self.loss_modules = modules
 
     def train(self, mode: bool = True) -> Self:
         """Switch to training or evaluation; batch norm keeps the statistics of a network that was trained before."""
@@ -126,15 +129,16 @@ class Teacher(nn.Module):
     has one, otherwise. Of a run, it is the best epoch for five shots.
     """
 
-    def __init__(self, config: TrainConfig, student: Backbone, class_names: Sequence[str]) -> None:
+    def __init__(self, config: TrainConfig, student: Learner, class_names: Sequence[str]) -> None:
         super().__init__()
         path = weights_of_run(str(config.teacher))
-        self.backbone = load_backbone(path, input_size=student.spec.input_size)
-        self.gives_logits = has_linear_head(config)
+        spec = student.backbone.spec
+        self.backbone = load_backbone(path, input_size=spec.input_size)
+        self.gives_logits = student.head is not None
         self.last = load_head(path, "head" if self.gives_logits else "projection")
-        if self.backbone.spec.normalisation != student.spec.normalisation:
+        if self.backbone.spec.normalisation != spec.normalisation:
             raise InputError(
-                f"The teacher {config.teacher} must normalise images as {student.spec.name} does."
+                f"The teacher {config.teacher} must normalise images as {spec.name} does."
             )
         if self.gives_logits:
             trained_on = classes_of_network(str(config.teacher))
@@ -155,16 +159,15 @@ class Teacher(nn.Module):
         embeddings: Tensor = self.backbone(images)
         return embeddings if self.last is None else self.last(embeddings)
 
-    def loss(self, inputs: LossInputs, answers: Tensor, config: TrainConfig) -> Tensor:
+    def loss(self, batch: Batch, answers: Tensor, config: TrainConfig) -> Tensor:
         """Return how far the student is from the teacher's answers to the whole batch."""
-        if inputs.logits is not None:
+        if batch.logits is not None:
             return distillation_loss(
-                inputs.logits, answers, temperature=config.distillation_temperature
+                batch.logits, answers, temperature=config.distillation_temperature
             )
         return neighbour_distillation_loss(
-            inputs.embeddings,
+            batch.embeddings,
             answers,
-            temperature=inputs.temperature,
-            distance=config.distance,
+            distance=config.distillation_distance,
             distillation_temperature=config.distillation_temperature,
         )

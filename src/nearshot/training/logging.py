@@ -43,7 +43,7 @@ class RunLog:
         called: float | None = None,
     ) -> None:
         self.folder, self.progress, self.n_epochs = folder, progress, config.epochs
-        self.chance = 100 / config.validation_way
+        self.chance = 100 / config.validation_n_way
         self.n_steps, self.first_step = config.epochs * steps_per_epoch, progress.step
         n_done = len(progress.history)
         self.started = time.perf_counter()

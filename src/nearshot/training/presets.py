@@ -11,24 +11,24 @@ from typing import Any
 
 from nearshot.data.augment import Augmentation
 from nearshot.training.config import TrainConfig, differences
+from nearshot.training.methods import (
+    NCA,
+    MatchingNetworks,
+    Method,
+    PrototypicalNetworks,
+    SimpleShot,
+    SupCon,
+)
 
 __all__ = ["PRESETS", "closest_preset"]
 
+COMMON = ("nca", "prototypical", "matching", "simpleshot")
+PUBLISHED_BACKGROUND = 1e-10  # of the published arithmetic, where a method has a background
+
 # Settings that hold for every method on a dataset.
-PAPER = TrainConfig(input_size=84, background=1e-10, warm_up=0.0)
+PAPER = TrainConfig(input_size=84, warm_up=0.0)
 CIFAR_FS = replace(PAPER, dataset="cifar-fs", epochs=240)
 MINI_IMAGENET = replace(PAPER, dataset="mini-imagenet")
-# For files of 84×84, where the published crops magnify small patches. Chosen for NCA, on
-# validation: docs/results-mini-imagenet.md.
-SMALL_FILES: dict[str, Any] = {
-    "augmentation": Augmentation(
-        crop="padded", padding=8, brightness=0.4, contrast=0.4, saturation=0.4
-    ),
-    "weight_decay": 1e-3,
-    "ema_decay": 0.999,
-    "schedule": "constant",
-    "epochs": 100,
-}
 TIERED_IMAGENET = replace(
     PAPER, dataset="tiered-imagenet", epochs=150, milestones=(0.5, 0.75), steps_per_epoch=439
 )
@@ -44,7 +44,6 @@ GLYPHS = TrainConfig(
     weight_decay=0.0,
     schedule="cosine",
     augmentation=UPRIGHT,
-    background=1e-10,
     warm_up=0.0,
     validate_every=2,
 )
@@ -55,14 +54,13 @@ OMNIGLOT = replace(
 # For photos of one's own, without a preset. Chosen on validation classes of birds;
 # docs/train-photos.md has figures.
 PHOTOS = TrainConfig(
+    method=NCA(distance="cosine", temperature=0.05),
     init="auto",
     freeze=3,
     epochs=5,
     batches="episodes",
     batch_size=128,
     images_per_class=8,
-    distance="cosine",
-    temperature=0.05,
     optimiser="adam",
     learning_rate=1e-4,
     weight_decay=0.0,
@@ -74,53 +72,78 @@ PHOTOS_FROM_SCRATCH = replace(
     PHOTOS, init=None, freeze=0, backbone="conv4", epochs=50, learning_rate=1e-3, validate_every=5
 )
 
-COMMON = ("nca", "prototypical", "matching", "simpleshot")
+
+def published(name: str) -> Method:
+    """Return a method with the arithmetic of the published experiments."""
+    if name == "simpleshot":
+        return SimpleShot()
+    if name == "prototypical":
+        return PrototypicalNetworks(background=PUBLISHED_BACKGROUND)
+    if name == "matching":
+        return MatchingNetworks(background=PUBLISHED_BACKGROUND)
+    return NCA(background=PUBLISHED_BACKGROUND)
+
+
+def for_small_files(config: TrainConfig) -> TrainConfig:
+    """Return settings for files of 84×84, where the published crops magnify small patches.
+
+    Chosen for NCA, on validation: docs/results-mini-imagenet.md.
+    """
+    return replace(
+        config,
+        augmentation=Augmentation(
+            crop="padded", padding=8, brightness=0.4, contrast=0.4, saturation=0.4
+        ),
+        weight_decay=1e-3,
+        ema_decay=0.999,
+        schedule="constant",
+        epochs=100,
+    )
+
+
+def snell_episodes(config: TrainConfig) -> TrainConfig:
+    """Return settings with the episodes of Snell et al.: 20-way, 5-shot, 15 queries; one model for 1 and 5 shots."""
+    return replace(config, n_way=20, n_query=15, steps_per_epoch=config.steps_per_epoch or 75)
 
 
 def _all() -> dict[str, TrainConfig]:
     presets = {}
     for base in (CIFAR_FS, MINI_IMAGENET, TIERED_IMAGENET):
-        # 20-way, 5-shot, 15 queries, as Snell et al. have them; one model for both columns
-        snell: dict[str, Any] = {
-            "n_way": 20,
-            "n_query": 15,
-            "steps_per_epoch": base.steps_per_epoch or 75,
-        }
-        for name in (
-            "nca",
-            "prototypical",
-            "matching",
-            "prototypical-snell",
-            "matching-snell",
-            "simpleshot",
-        ):
-            changes = snell if name.endswith("-snell") else {}
-            presets[f"{base.dataset}-{name}"] = replace(
-                base, method=name.removesuffix("-snell"), **changes
-            )
+        for name in ("nca", "prototypical", "matching"):
+            presets[f"{base.dataset}-{name}"] = replace(base, method=published(name))
+        for name in ("prototypical", "matching"):
+            snell = snell_episodes(replace(base, method=published(name)))
+            presets[f"{base.dataset}-{name}-snell"] = snell
+        presets[f"{base.dataset}-simpleshot"] = replace(base, method=SimpleShot())
         presets[f"{base.dataset}-supcon"] = replace(
-            base, method="supcon", supcon_variant="published", projection=128
+            base, method=SupCon(variant="published", projection=128)
         )
-    presets["mini-imagenet-nca"] = replace(MINI_IMAGENET, projection=128, temperature=0.9)
+    presets["mini-imagenet-nca"] = replace(
+        MINI_IMAGENET,
+        method=NCA(background=PUBLISHED_BACKGROUND, projection=128, temperature=0.9),
+    )
     for name in COMMON:
-        presets[f"mini-imagenet-84-{name}"] = replace(
-            presets[f"mini-imagenet-{name}"], **SMALL_FILES
-        )
+        presets[f"mini-imagenet-84-{name}"] = for_small_files(presets[f"mini-imagenet-{name}"])
     # Where a shuffled batch would have few images of a class, NCA uses episodes, too.
     presets["tiered-imagenet-nca"] = replace(
-        TIERED_IMAGENET, batches="episodes", batch_size=1008, temperature=0.9
+        TIERED_IMAGENET,
+        method=NCA(background=PUBLISHED_BACKGROUND, temperature=0.9),
+        batches="episodes",
+        batch_size=1008,
     )
     presets["tiered-imagenet-simpleshot"] = replace(
         TIERED_IMAGENET,
-        method="simpleshot",
+        method=SimpleShot(),
         batch_size=1023,
         milestones=(0.5, 0.7),
         steps_per_epoch=None,
     )
     for base in (OMNIGLOT, GLYPHS):
         for name in COMMON:
-            presets[f"{base.dataset}-{name}"] = replace(base, method=name)
-        presets[f"{base.dataset}-nca"] = replace(base, batches="episodes")
+            presets[f"{base.dataset}-{name}"] = replace(base, method=published(name))
+        presets[f"{base.dataset}-nca"] = replace(
+            base, method=published("nca"), batches="episodes"
+        )
     return presets
 
 

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
 from nearshot.data.augment import augment, normalise_images, turn_images
+from nearshot.errors import InputError
 from nearshot.losses import cross_entropy_loss
 from nearshot.models.kernels import fuse
 from nearshot.training.config import TrainConfig
 from nearshot.training.distributed import gather_batch, synchronise_batch_norm
 from nearshot.training.hardware import Hardware
 from nearshot.training.learner import N_TURNS, Embedded, Learner, Teacher, WeightAverage
-from nearshot.training.methods import LossInputs, resolve_method
+from nearshot.training.methods import Batch
 from nearshot.training.mixup import Mixup
 
 if TYPE_CHECKING:
@@ -44,8 +46,8 @@ class Step:
         optimiser: the one inside Fabric's, which has a copy of its attributes that may be out of
             date.
         generator: the random numbers of augmentation and pair subsampling, the same on all ranks.
-        log_temperature: the logarithm of a learnt temperature, which must stay positive; None if it
-            is not learnt.
+        loss_modules: what the method trains beside the network, such as a learnt temperature. Its
+            gradients are of the whole batch, and equal on all ranks.
     """
 
     def __init__(
@@ -56,13 +58,13 @@ class Step:
         learner: Learner,
         teacher: Teacher | None = None,
     ) -> None:
-        self.fabric, self.hardware, self.config, self.method = (
-            fabric,
-            hardware,
-            config,
-            resolve_method(config),
-        )
-        self.learner, self.teacher, device = learner, teacher, fabric.device
+        device = fabric.device
+        self.fabric = fabric
+        self.hardware = hardware
+        self.config = config
+        self.learner = learner
+        self.teacher = teacher
+        self.loss_modules = nn.ModuleDict(learner.loss_modules).to(device)
         for network in (learner, teacher) if teacher is not None else (learner,):
             network.to(device).to(memory_format=hardware.memory_format)  # type: ignore[call-overload]
         if config.sync_batch_norm and fabric.world_size > 1:
@@ -75,10 +77,6 @@ class Step:
         )
         if hardware.compile:
             learner.compile()
-        self.log_temperature: nn.Parameter | None = None
-        if config.learn_temperature:
-            start = torch.tensor(math.log(config.temperature), dtype=torch.float32, device=device)
-            self.log_temperature = nn.Parameter(start)
         self.optimiser = self._new_optimiser()
         self.network, self._fabric_optimiser = fabric.setup(learner, self.optimiser)
         learner.train()
@@ -87,12 +85,7 @@ class Step:
     def _new_optimiser(self) -> torch.optim.Optimizer:
         """Return the optimiser. On a GPU its learning rate is a tensor there, so that a graph reads what is set."""
         config, device = self.config, self.fabric.device
-        weights = [weight for weight in self.learner.parameters() if weight.requires_grad]
-        groups: list[dict[str, Any]] = [{"params": weights, "weight_decay": config.weight_decay}]
-        if (
-            self.log_temperature is not None
-        ):  # without decay, since no temperature is the natural one
-            groups.append({"params": [self.log_temperature], "weight_decay": 0.0})
+        groups = self._parameter_groups()
         cuda = device.type == "cuda"
         rate = (
             torch.tensor(config.learning_rate, dtype=torch.float32, device=device)
@@ -104,6 +97,23 @@ class Step:
         return torch.optim.SGD(
             groups, lr=rate, momentum=config.momentum, nesterov=config.nesterov, fused=cuda
         )
+
+    def _parameter_groups(self) -> list[dict[str, Any]]:
+        """Return the weights, and apart from them the scalars of the method, which do not decay.
+
+        No value of a scalar, such as a learnt temperature, is the natural one.
+        """
+        weights = [weight for weight in self.learner.parameters() if weight.requires_grad]
+        scalars = []
+        for weight in self.loss_modules.parameters():
+            if weight.requires_grad:
+                (weights if weight.ndim else scalars).append(weight)
+        groups: list[dict[str, Any]] = [
+            {"params": weights, "weight_decay": self.config.weight_decay}
+        ]
+        if scalars:
+            groups.append({"params": scalars, "weight_decay": 0.0})
+        return groups
 
     def __call__(self, images: Tensor, labels: Tensor) -> Tensor:
         """Take a step and return the loss: images (image, height, width, 3) uint8 of this rank, and labels of all."""
@@ -148,28 +158,39 @@ class Step:
             inputs = self.mixup.images(inputs)
         return Prepared(inputs, turns, answers)
 
-    def loss(self, embedded: Embedded, labels: Tensor, batch: Prepared) -> Tensor:
+    def loss(self, embedded: Embedded, labels: Tensor, prepared: Prepared) -> Tensor:
         """Return the loss of the whole batch, of which this rank has embedded its share."""
         config = self.config
-        temperature = (
-            config.temperature if self.log_temperature is None else self.log_temperature.exp()
+        logits = None if embedded.logits is None else gather_batch(embedded.logits)
+        batch = Batch(
+            embeddings=gather_batch(embedded.embeddings),
+            labels=labels,
+            logits=logits,
+            modules=dict(self.loss_modules.items()),
+            shape=config.shape if config.batch_kind == "episodes" else None,
+            generator=self.generator,
         )
-        embeddings, logits, turn_logits = (
-            None if one is None else gather_batch(one) for one in embedded
-        )
-        inputs = LossInputs(cast(Tensor, embeddings), logits, labels, temperature, self.generator)
-        loss = self._mixed(
-            lambda given: self.method.loss(inputs._replace(labels=given), config), labels
-        )
-        if turn_logits is not None and batch.turns is not None:
-            of_turns = self._mixed(
-                lambda given: cross_entropy_loss(turn_logits, given), batch.turns
+        loss = self._mixed(lambda given: self._method_loss(replace(batch, labels=given)), labels)
+        if embedded.turns is not None and prepared.turns is not None:
+            turn_logits = gather_batch(embedded.turns)
+            turn_loss = self._mixed(
+                lambda given: cross_entropy_loss(turn_logits, given), prepared.turns
             )
-            loss = loss + config.rotation_weight * of_turns
-        if self.teacher is not None and batch.answers is not None:
-            teacher, answers = self.teacher, gather_batch(batch.answers)
-            learnt = self._mixed(lambda given: teacher.loss(inputs, given, config), answers)
-            loss = loss + config.distillation_weight * learnt
+            loss = loss + config.rotation_weight * turn_loss
+        if self.teacher is not None and prepared.answers is not None:
+            teacher = self.teacher
+            answers = gather_batch(prepared.answers)
+            distillation = self._mixed(lambda given: teacher.loss(batch, given, config), answers)
+            loss = loss + config.distillation_weight * distillation
+        return loss
+
+    def _method_loss(self, batch: Batch) -> Tensor:
+        loss = self.config.method.loss(batch)
+        if not isinstance(loss, Tensor) or loss.ndim or not loss.requires_grad:
+            raise InputError(
+                f"The loss of {self.config.method_name} must be a tensor of one number with a "
+                f"gradient (got {loss!r})."
+            )
         return loss
 
     def _mixed(self, loss_of: Callable[[Tensor], Tensor], targets: Tensor) -> Tensor:
@@ -234,6 +255,24 @@ def learning_rate_factor(step: int, n_steps: int, config: TrainConfig) -> float:
     return rise
 
 
+def _changing_tensors(step: Step) -> dict[str, Tensor]:
+    """Return everything that a step changes, by name."""
+    modules: dict[str, nn.Module] = {"learner": step.learner, "loss_modules": step.loss_modules}
+    if step.average is not None:
+        modules["average"] = step.average
+    tensors = {}
+    for prefix, module in modules.items():
+        for name, parameter in module.named_parameters(prefix):
+            tensors[name] = parameter
+        for name, buffer in module.named_buffers(prefix):
+            tensors[name] = buffer
+    for number, state in step.optimiser.state_dict()["state"].items():
+        for name, value in state.items():
+            if isinstance(value, Tensor):
+                tensors[f"optimiser.{number}.{name}"] = value
+    return tensors
+
+
 def captured(step: Step, images: Tensor, labels: Tensor) -> Callable[[Tensor, Tensor], Tensor]:
     """Record a step as a CUDA graph, whose replay launches all kernels at once.
 
@@ -241,18 +280,7 @@ def captured(step: Step, images: Tensor, labels: Tensor) -> Callable[[Tensor, Te
     Returns a function like the step; its result is valid until the next call.
     """
 
-    def changing() -> list[Tensor]:
-        """Return everything that a step changes, the state of the optimiser last."""
-        own = [step.log_temperature] if step.log_temperature is not None else []
-        average = (
-            [] if step.average is None else [*step.average.parameters(), *step.average.buffers()]
-        )
-        moments = [value for state in step.optimiser.state.values() for value in state.values()]
-        tensors = [value for value in moments if isinstance(value, Tensor)]
-        return [*step.learner.parameters(), *step.learner.buffers(), *own, *average, *tensors]
-
-    before = changing()
-    values = [tensor.detach().clone() for tensor in before]
+    saved = {name: tensor.detach().clone() for name, tensor in _changing_tensors(step).items()}
     generator_state, random_state = step.generator.get_state(), torch.cuda.get_rng_state()
     static_images, static_labels = images.clone(), labels.clone()
     stream = torch.cuda.Stream()
@@ -266,11 +294,12 @@ def captured(step: Step, images: Tensor, labels: Tensor) -> Callable[[Tensor, Te
     step.optimiser.zero_grad()
     with torch.cuda.graph(graph):
         loss = step(static_images, static_labels)
-    with torch.no_grad():  # restored in place, as a graph needs
-        for tensor, value in zip(before, values, strict=True):
-            tensor.copy_(value)
-        for tensor in changing()[len(before) :]:  # optimiser state that did not exist before
-            tensor.zero_()
+    with torch.no_grad():  # in place, as a graph needs
+        for name, tensor in _changing_tensors(step).items():
+            if name in saved:
+                tensor.copy_(saved[name])
+            else:  # state of the optimiser that did not exist before
+                tensor.zero_()
     step.generator.set_state(generator_state)
     torch.cuda.set_rng_state(random_state)
 

@@ -31,7 +31,7 @@ from nearshot.training.distributed import any_rank, naming_lost_ranks, on_first_
 from nearshot.training.embedding import embed_images, in_one_size
 from nearshot.training.hardware import Hardware
 from nearshot.training.logging import RunLog, import_wandb
-from nearshot.training.methods import Composition, compositions
+from nearshot.training.methods import LearntTemperature, PairsInBatch
 from nearshot.training.run_folder import NOTE, describe_environment
 from nearshot.training.signals import stop_signal
 from nearshot.training.step import Step, captured
@@ -101,7 +101,7 @@ def train(
         hardware: the devices; by default one GPU if available, else the CPU.
         auto: the names of settings that may adapt to the data: a smaller batch where there are few
             images, fewer ways where there are few classes. Of "batch_size", "images_per_class",
-            "n_shot", "least_images", "validation_way", "validation_shots" and "validation_queries".
+            "n_shot", "least_images", "validation_n_way", "validation_n_shot" and "validation_n_query".
             Each change is logged, and written to the run's configuration; a resumed run keeps its
             settings.
         resume: resume from the folder's checkpoint, if it has one.
@@ -152,7 +152,7 @@ def train(
         )
         with log, stop_signal() as stopping:
             log.say(
-                f"{plan.method.title} on {config.dataset}: {config.backbone}, {counted(config.epochs, 'epoch')} of "
+                f"{plan.config.method.title or plan.config.method_name} on {config.dataset}: {config.backbone}, {counted(config.epochs, 'epoch')} of "
                 f"{counted(len(plan.sampler), 'step')} of {plan.sampler.batch_size} images, on {fabric.device.type}.",
                 *plan.messages,
             )
@@ -248,7 +248,7 @@ class Training:
         order = sampler.epoch_indices().view(
             -1, sampler.batch_size
         )  # (batch, image), the rest of the epoch
-        made_of = compositions(self.labels[order], self.config, self.plan.method)
+        shape = self.config.shape if self.config.batch_kind == "episodes" else None
         batch_labels = self.device_labels[order.to(fabric.device)]
         own = order.view(len(order), fabric.world_size, share)[:, fabric.global_rank].flatten()
         batches = zip(sampler, self.feed.batches(own, share), batch_labels, strict=True)
@@ -261,7 +261,7 @@ class Training:
             except InputError:
                 self._check_finite()  # a loss refuses embeddings that are not finite
                 raise
-            self.progress.add(loss, made_of[number - 1] if made_of else None)
+            self.progress.add(loss, self.config.method.pairs(self.labels[order[number - 1]], shape))
             yield number, len(order) - number
 
     def epoch_record(self) -> dict[str, Any]:
@@ -276,11 +276,12 @@ class Training:
             "loss": loss,
             "learning_rate": rate,
         }
-        if step.log_temperature is not None:
-            record["temperature"] = float(step.log_temperature.detach().exp())
-        if any(progress.made_of):
-            averages = [total / progress.n_steps for total in progress.made_of]
-            record |= zip(Composition._fields, averages, strict=True)
+        for module in step.loss_modules.values():
+            if isinstance(module, LearntTemperature):
+                record["temperature"] = float(module().detach())
+        if any(progress.pairs):
+            averages = [total / progress.n_steps for total in progress.pairs]
+            record |= zip(PairsInBatch._fields, averages, strict=True)
         return record
 
     def validate(self, epoch: int) -> dict[str, float]:
@@ -299,15 +300,15 @@ class Training:
         if store is not None:
             embedded = self._embed(ImageFeed(store.images, self.fabric.device))
             # Each best epoch is kept. Classes that are too small for the most shots are skipped.
-            least_images = max(config.validation_shots) + self.plan.validation_queries
+            least_images = max(config.validation_n_shot) + self.plan.validation_n_query
             specs = []
-            for n_shot in config.validation_shots:
+            for n_shot in config.validation_n_shot:
                 for classifier in ("centroid", "soft"):
                     spec = EvaluationSpec(
                         split="val",
-                        n_way=config.validation_way,
+                        n_way=config.validation_n_way,
                         n_shot=n_shot,
-                        n_query=self.plan.validation_queries,
+                        n_query=self.plan.validation_n_query,
                         n_episodes=config.validation_episodes,
                         least_images=least_images,
                         classifier=classifier,

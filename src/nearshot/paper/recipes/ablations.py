@@ -18,11 +18,12 @@ from matplotlib.figure import Figure as Drawing
 
 from nearshot.paper.accuracy_table import both_shots, our_cell
 from nearshot.paper.figures import dots, finish, heading, new_drawing
-from nearshot.paper.numbers import BATCH_SIZES, SHOTS, TITLES, figure_config
+from nearshot.paper.numbers import BATCH_SIZES, SHOTS, TITLES, figure_config, with_settings
 from nearshot.paper.recipe import Recipe, Row
 from nearshot.paper.results import Measurement, Results
 from nearshot.paper.tables import Figure, Table
 from nearshot.training import TrainConfig
+from nearshot.training.methods import NCA, MatchingNetworks, NCAWithPrototypes, change_method
 
 ROWS = {
     1: "NCA",
@@ -58,14 +59,15 @@ VERSIONS = (PROTOTYPICAL, MATCHING)
 def row_config(dataset: str, row: int, batch_size: int) -> TrainConfig:
     """Return the settings of a row of Figure 4."""
     five_shots = figure_config(dataset, "prototypical", batch_size, n_shot=5, images_per_class=8)
+    nca = replace(five_shots, method=change_method(five_shots.method, NCA))
     configs = {
-        1: replace(five_shots, method="nca"),
-        2: replace(five_shots, method="nca", batches="independent"),
-        3: replace(five_shots, method="nca", batches="episodes"),
-        4: replace(five_shots, n_shot=1),
+        1: nca,
+        2: replace(nca, batches="independent"),
+        3: replace(nca, batches="episodes"),
+        4: with_settings(five_shots, n_shot=1),
         5: five_shots,
-        6: replace(five_shots, method="matching"),
-        7: replace(five_shots, method="nca-prototypes"),
+        6: replace(five_shots, method=change_method(five_shots.method, MatchingNetworks)),
+        7: replace(five_shots, method=change_method(five_shots.method, NCAWithPrototypes)),
     }
     return configs[row]
 

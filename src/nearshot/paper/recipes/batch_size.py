@@ -29,6 +29,7 @@ from nearshot.paper.recipe import Recipe, Row
 from nearshot.paper.results import Measurement, Results, Side
 from nearshot.paper.tables import Figure, Table
 from nearshot.training import TrainConfig
+from nearshot.training.methods import NCA
 
 Setup = tuple[int, int] | None  # shots and images of a class; None for NCA
 # Of each line of a method's panels: where its points are on the horizontal axis, and their runs.
@@ -70,7 +71,7 @@ def line_name(setup: Setup) -> str:
 
 def share_of_pairs(config: TrainConfig) -> float:
     """Return the share of all pairs of the batch that a loss uses: NCA all of them."""
-    if config.method == "nca":
+    if isinstance(config.method, NCA):
         return 1.0
     n_images = config.shape.batch_size
     separate = count_pairs(config.shape, prototypes=False, separate=True)

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from nearshot.data.augment import Augmentation
 from nearshot.paper.accuracy_table import PAPER_DATASETS, accuracy_table, both_shots
-from nearshot.paper.numbers import figure_config
+from nearshot.paper.numbers import figure_config, with_settings
 from nearshot.paper.recipe import Recipe, Row
 from nearshot.paper.results import Results
 from nearshot.paper.tables import Table
@@ -26,11 +26,11 @@ def rows(dataset: str) -> list[Row]:
     matching = figure_config(dataset, "matching", 512)
     configs = {
         "NCA": nca,
-        "NCA, projection to 128": replace(nca, projection=128),
+        "NCA, projection to 128": with_settings(nca, projection=128),
         "NCA, 240 epochs": replace(nca, epochs=240),
         "NCA, DropBlock": replace(nca, backbone="resnet12-dropblock"),
         "MN, Euclidean": matching,
-        "MN, cosine": replace(matching, distance="cosine", temperature=0.1),
+        "MN, cosine": with_settings(matching, distance="cosine", temperature=0.1),
         "NCA, flips and centre crops": replace(nca, augmentation=Augmentation(crop="centre")),
     }
     result = []

@@ -11,7 +11,7 @@ other ways to keep the first steps from saturating. Validation split, nearest ce
 from dataclasses import replace
 
 from nearshot.paper.accuracy_table import PAPER_DATASETS, both_shots, our_cell
-from nearshot.paper.numbers import SHOTS, figure_config
+from nearshot.paper.numbers import SHOTS, figure_config, with_settings
 from nearshot.paper.recipe import Recipe, Row
 from nearshot.paper.results import Results
 from nearshot.paper.tables import Table
@@ -25,14 +25,14 @@ LEARNT_TEMPERATURE = "exact, temperature learnt from 640"
 def variants(dataset: str, method: str) -> dict[str, TrainConfig]:
     """Return the settings of a method's variants, by label."""
     floor = figure_config(dataset, method, 512)
-    exact = replace(floor, background=0.0)
+    exact = with_settings(floor, background=0.0)
     return {
         "floor 1e-10 (published)": floor,
         "exact": exact,
         "exact, warm-up of 10 epochs": replace(exact, warm_up=10.0),
-        LEARNT_TEMPERATURE: replace(exact, temperature=640.0, learn_temperature=True),
-        "exact, temperature 64": replace(exact, temperature=64.0),
-        "exact, temperature 640": replace(exact, temperature=640.0),
+        LEARNT_TEMPERATURE: with_settings(exact, temperature=640.0, learn_temperature=True),
+        "exact, temperature 64": with_settings(exact, temperature=64.0),
+        "exact, temperature 640": with_settings(exact, temperature=640.0),
         "floor, Nesterov": replace(floor, nesterov=True),
         WARM_UP: replace(floor, warm_up=10.0),
     }

@@ -7,13 +7,12 @@ paper gives no numbers, only the figure: PN and MN lie close to the curve. 14 ru
 minutes each on an H200 at 84×84.
 """
 
-from dataclasses import replace
 from functools import partial
 from itertools import product
 
 from nearshot.losses import count_pairs
 from nearshot.paper.accuracy_table import both_shots, our_cell
-from nearshot.paper.numbers import TRAINING_CLASSES
+from nearshot.paper.numbers import TRAINING_CLASSES, with_settings
 from nearshot.paper.recipe import Recipe, Row, like
 from nearshot.paper.recipes.batch_size import (
     IN_FIGURE,
@@ -29,6 +28,7 @@ from nearshot.paper.recipes.pairs import shuffled_pairs
 from nearshot.paper.results import Results
 from nearshot.paper.tables import MISSING, Cell, Figure, Table, number_cell
 from nearshot.training import TrainConfig
+from nearshot.training.methods import NCA
 
 BATCH_SIZE = 256
 FRACTIONS = (0.01, 0.05, 0.1, 0.2, 0.4, 0.8, 1.0)
@@ -38,7 +38,7 @@ MEASUREMENTS = [*both_shots(classifier="centroid"), *both_shots(classifier="soft
 def subsampled(dataset: str, fraction: float) -> TrainConfig:
     """Return NCA that keeps a fraction of its pairs."""
     nca = setup_config(dataset, "nca", BATCH_SIZE, None)
-    return replace(nca, keep_positives=fraction, keep_negatives=fraction)
+    return with_settings(nca, keep_positives=fraction, keep_negatives=fraction)
 
 
 def nca_rows(dataset: str) -> list[Row]:
@@ -94,12 +94,12 @@ def tables(results: Results, dataset: str) -> list[Table]:
 def _positives(results: Results, config: TrainConfig) -> Cell:
     """Return the positives in a batch; for NCA's shuffled ones their mean, if it is known."""
     changed = results.size.change(config)
-    if changed.method != "nca":
+    if not isinstance(changed.method, NCA):
         return number_cell(count_pairs(changed.shape, prototypes=False, separate=True).positives)
     if changed.dataset not in TRAINING_CLASSES:
         return Cell(MISSING)
     positives = shuffled_pairs(changed.dataset, changed.batch_size).positives
-    return number_cell(changed.keep_positives * positives, "{:,.0f}")
+    return number_cell(changed.method.keep_positives * positives, "{:,.0f}")
 
 
 def _about_positives(results: Results, dataset: str) -> list[str]:

@@ -16,11 +16,12 @@ from typing import Any
 
 from nearshot.paper.accuracy_table import PAPER_DATASETS, both_shots, paired_table
 from nearshot.paper.measurement import VIEWS
-from nearshot.paper.numbers import SHOTS
+from nearshot.paper.numbers import SHOTS, with_settings
 from nearshot.paper.recipe import Recipe, Row
 from nearshot.paper.results import Measurement, Results
 from nearshot.paper.tables import Table
-from nearshot.training import PRESETS, TrainConfig
+from nearshot.training import METHODS, PRESETS, TrainConfig
+from nearshot.training.methods import change_method
 
 # What the plain recipe changes of the paper's SimpleShot; settings of the augmentation have the
 # prefix "augmentation.".
@@ -89,7 +90,11 @@ def config_with(dataset: str, ingredients: Iterable[str]) -> TrainConfig:
     of_images = {
         key.removeprefix(prefix): changes.pop(key) for key in [*changes] if key.startswith(prefix)
     }
-    return replace(preset, augmentation=replace(preset.augmentation, **of_images), **changes)
+    preset = replace(preset, augmentation=replace(preset.augmentation, **of_images))
+    if "method" in changes:
+        kind = METHODS[changes.pop("method")]
+        preset = replace(preset, method=change_method(preset.method, kind))
+    return with_settings(preset, **changes)
 
 
 def added_rows(dataset: str) -> list[Row]:

@@ -7,10 +7,9 @@ own loss is beside it, at their temperature of 0.1. Projection to 128, batches o
 seed beyond the comparison's NCA, ten minutes each on an H200 at 84×84.
 """
 
-from dataclasses import replace
 
 from nearshot.paper.accuracy_table import accuracy_table, both_shots
-from nearshot.paper.numbers import SUPCON
+from nearshot.paper.numbers import SUPCON, with_settings
 from nearshot.paper.recipe import Recipe, Row, like
 from nearshot.paper.results import Results
 from nearshot.paper.tables import Table
@@ -23,7 +22,7 @@ KHOSLA = "SupCon, Khosla et al.'s"
 def rows(dataset: str) -> list[Row]:
     """Return both contrastive losses, and NCA."""
     published = PRESETS[f"{dataset}-supcon"]
-    khosla = replace(published, supcon_variant="khosla", temperature=0.1)
+    khosla = with_settings(published, variant="khosla", temperature=0.1)
     measurements = both_shots("test")
     return [
         Row(PUBLISHED, published, measurements, SUPCON.get(dataset, ())),
