@@ -51,8 +51,8 @@ def test_one_run_measured_in_two_ways_is_paired_by_seed_on_the_episodes_of_both(
 ) -> None:
     results = Results(tmp_path)
     for seed, gain in zip(SEEDS, (1.0, 2.0, 4.0), strict=True):
-        adapted = {ADAPTED[1]: 62.0 + 3 * seed + gain}
-        put(results, NCA, 62.0 + 3 * seed, seeds=[seed], means=adapted, n_episodes=100)
+        means = {ADAPTED[1]: 62.0 + 3 * seed + gain}
+        put(results, NCA, 62.0 + 3 * seed, seeds=[seed], means=means, n_episodes=100)
     gains = []
     for plain, adapted in zip(
         results.accuracies(*PLAIN).values(), results.accuracies(*ADAPTED).values(), strict=True

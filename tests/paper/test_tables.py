@@ -98,7 +98,7 @@ def test_rank_correlation_is_that_of_ranks(folder: Path) -> None:
     results = Results(folder, seeds=[0, 1])
     rows = batch_size.table_rows("cifar-fs", "prototypical")
     sides = [(row.config, ONE_SHOT) for row in rows]
-    numbers = list(range(len(rows)))
+    numbers = [float(number) for number in range(len(rows))]
     accuracies = [results.accuracy(*side) for side in sides]
     means = [accuracy.mean for accuracy in accuracies if accuracy is not None]
     ranks = []
@@ -338,7 +338,7 @@ def test_accuracy_by_epoch_is_read_from_the_logs_of_all_seeds(tmp_path: Path) ->
     columns = [f"{n_shot}-shot, epoch {epoch}" for n_shot in (1, 5) for epoch in (90, 120)]
     assert list(table.columns[1:]) == columns
     rows = by_first_cell(table)
-    accuracies = {}
+    accuracies: dict[str, list[float]] = {}
     for label, preset in (
         ("NCA nearest centroid", "nca"),
         ("PN (our episodes)", "prototypical"),
