@@ -31,8 +31,9 @@ def full_precision(embeddings: Tensor) -> Tensor:
 def unit_length(embeddings: Tensor) -> Tensor:
     """Divide each embedding by its length. A zero vector stays zero and gets no gradient."""
     lengths = torch.linalg.vector_norm(embeddings, dim=-1, keepdim=True)
-    alive = lengths > 0
-    return torch.where(alive, embeddings / torch.where(alive, lengths, 1.0), 0.0)
+    has_length = lengths > 0
+    divisors = torch.where(has_length, lengths, 1.0)  # a gradient through 0 / 0 would be NaN
+    return torch.where(has_length, embeddings / divisors, 0.0)
 
 
 def squared_euclidean(first: Tensor, second: Tensor) -> Tensor:
@@ -42,24 +43,27 @@ def squared_euclidean(first: Tensor, second: Tensor) -> Tensor:
     tensor([[25.,  1.]])
     """
     with torch.autocast(first.device.type, enabled=False):
-        first, second = full_precision(first), full_precision(second)
+        first = full_precision(first)
+        second = full_precision(second)
         # A common offset changes no distance, but would cost digits in ‖a‖² + ‖b‖² − 2ab.
         offset = second.detach().mean(0)
-        first, second = first - offset, second - offset
+        first = first - offset
+        second = second - offset
         lengths = first.square().sum(1)[:, None] + second.square().sum(1)  # (n, m)
         return torch.addmm(lengths, first, second.T, alpha=-2).clamp(min=0)
 
 
 def cosine(first: Tensor, second: Tensor) -> Tensor:
-    """One minus the cosine of the angle: (n, m), between 0 and 2. A zero vector is at ½ from every direction.
+    """One minus the cosine of the angle: (n, m), between 0 and 2.
+
+    A zero vector is at ½ from every direction.
 
     >>> cosine(torch.tensor([[1.0, 0.0]]), torch.tensor([[5.0, 0.0], [0.0, 2.0], [-1.0, 0.0]]))
     tensor([[0., 1., 2.]])
     """
-    return (
-        squared_euclidean(unit_length(full_precision(first)), unit_length(full_precision(second)))
-        / 2
-    )
+    first = unit_length(full_precision(first))
+    second = unit_length(full_precision(second))
+    return squared_euclidean(first, second) / 2
 
 
 DISTANCES: Mapping[DistanceName, Distance] = MappingProxyType(

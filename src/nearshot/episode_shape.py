@@ -18,7 +18,7 @@ __all__ = ["EpisodeShape", "ImagesByClass"]
 
 @dataclass(frozen=True)
 class EpisodeShape:
-    """An episodic batch of w = `n_way` classes, n = `n_shot` support and m = `n_query` query images of each.
+    """An episode: w = `n_way` classes, each with n = `n_shot` support and m = `n_query` queries.
 
     The images of an episode are laid out class by class inside support, then query: first way ×
     shot support images, then way × query query images (Section 2.1).
@@ -39,22 +39,22 @@ class EpisodeShape:
             value = getattr(self, name)
             if not is_integer(value) or value < smallest:
                 raise InputError(
-                    f"{name} must be a whole number of at least {smallest}, not {value!r}."
+                    f"{name} must be an integer of at least {smallest} (got {value!r})."
                 )
 
     @classmethod
     def from_batch(cls, batch_size: int, n_shot: int, images_per_class: int) -> Self:
-        """Return the shape by batch size b, shots n and images per class m+n, as in Section 3.2: w = b / (m+n)."""
+        """Return the shape of a batch of b images, m+n a class: w = b / (m+n) (Section 3.2)."""
         if n_shot >= images_per_class:
             raise InputError(
-                f"{images_per_class} images per class leave no query beside {n_shot} shots. "
-                "Raise images_per_class, or lower n_shot."
+                f"images_per_class must be larger than n_shot, to leave a query (got "
+                f"{images_per_class} and {n_shot}). Raise images_per_class, or lower n_shot."
             )
         nearest = max(2, round(batch_size / images_per_class)) * images_per_class
         if batch_size % images_per_class or batch_size < nearest:
             raise InputError(
-                f"A batch of {batch_size} does not divide into two or more classes of {images_per_class} images. "
-                f"Use a batch of {nearest}."
+                f"batch_size must divide into two or more classes of {images_per_class} images "
+                f"(got {batch_size}). Use batch_size {nearest}."
             )
         return cls(batch_size // images_per_class, n_shot, images_per_class - n_shot)
 
@@ -74,11 +74,11 @@ class EpisodeShape:
         return self.n_way * self.images_per_class
 
     def split(self, batch: Tensor) -> tuple[Tensor, Tensor]:
-        """Split a batch along its first dimension into support (way·shot first rows) and query (the rest)."""
+        """Split a batch into support, the first way · shot rows, and query, the rest."""
         if len(batch) != self.batch_size:
             raise InputError(
-                f"A {self.n_way}-way {self.n_shot}-shot episode with {self.n_query} queries a class has "
-                f"{self.batch_size} images, not {len(batch)}."
+                f"A {self.n_way}-way {self.n_shot}-shot episode with {self.n_query} queries a "
+                f"class has {self.batch_size} images (got {len(batch)})."
             )
         return batch[: self.n_support], batch[self.n_support :]
 
@@ -86,7 +86,7 @@ class EpisodeShape:
 class ImagesByClass:
     """The images of a dataset, grouped by class.
 
-    `labels` (image,) are whole numbers; `class_names` are the names of 0, 1, …, for messages.
+    `labels` (image,) are integers; `class_names` are the names of 0, 1, …, for messages.
 
     Attributes:
         classes: (class,) the labels that occur, in increasing order.
@@ -99,57 +99,58 @@ class ImagesByClass:
         labels = torch.as_tensor(labels)
         if labels.ndim != 1 or labels.is_floating_point():
             raise InputError(
-                f"labels must be whole numbers, one per image, not {labels.dtype} {tuple(labels.shape)}."
+                "labels must be integers of shape (image,) (got "
+                f"{labels.dtype} {tuple(labels.shape)})."
             )
         labels = labels.cpu().long()
         self.classes, self.sizes = labels.unique(return_counts=True)
         self.starts = self.sizes.cumsum(0) - self.sizes
         self.images = labels.argsort(stable=True)
-        self._names, self._least = class_names, 1
+        self._names = dict(enumerate(class_names or ()))
+        self._least_images = 1
 
     def without_small_classes(self, n_images: int) -> "ImagesByClass":
         """Return the same without classes of fewer than `n_images` images."""
-        large = self.sizes >= n_images
+        is_large = self.sizes >= n_images
         rest = copy.copy(self)
-        rest.classes, rest.sizes, rest.starts = (
-            self.classes[large],
-            self.sizes[large],
-            self.starts[large],
-        )
-        rest._least = max(self._least, n_images)
+        rest.classes = self.classes[is_large]
+        rest.sizes = self.sizes[is_large]
+        rest.starts = self.starts[is_large]
+        rest._least_images = max(self._least_images, n_images)
         return rest
 
-    def name(self, place: int) -> str | int:
+    def name(self, index: int) -> str | int:
         """Return the name of the class at an index of `classes`, or else its label."""
-        label = int(self.classes[place])
-        return dict(enumerate(self._names or ())).get(label, label)
+        label = int(self.classes[index])
+        return self._names.get(label, label)
 
     @property
     def digest(self) -> str:
         """A hash of the images' classes."""
-        content = (self.images, self.classes, self.sizes)
-        return hashlib.sha256(
-            b"".join(part.numpy().astype("<i8").tobytes() for part in content)
-        ).hexdigest()
+        content = hashlib.sha256()
+        for part in (self.images, self.classes, self.sizes):
+            content.update(part.numpy().astype("<i8").tobytes())
+        return content.hexdigest()
 
     def check(self, shape: EpisodeShape) -> None:
         """Refuse a shape for which there are too few classes, or too few images of a class."""
         if len(self.classes) < shape.n_way:
-            found = counted(len(self.classes), "class", "classes")
-            found += f" of {self._least} images or more" if self._least > 1 else ""
+            available = counted(len(self.classes), "class", "classes")
+            if self._least_images > 1:
+                available += f" of {self._least_images} images or more"
             raise InputError(
-                f"Found {found}; episodes need {shape.n_way}. Lower n_way, or add classes."
+                f"Found {available}; episodes need {shape.n_way}. Lower n_way, or add classes."
             )
         too_small = (self.sizes < shape.images_per_class).nonzero()[:, 0]
-        if len(too_small):
-            name, size, needed = (
-                self.name(int(too_small[0])),
-                int(self.sizes[too_small[0]]),
-                shape.images_per_class,
-            )
-            others = counted(len(too_small), "class is", "classes are")
-            raise InputError(
-                f"Class {name!r} has {counted(size, 'image')}; {shape.n_shot}-shot with "
-                f"{counted(shape.n_query, 'query', 'queries')} needs {needed}. {others} too small. Lower n_query, add "
-                f"images, or skip small classes: least_images {needed}."
-            )
+        if len(too_small) == 0:
+            return
+        first = int(too_small[0])
+        size = counted(int(self.sizes[first]), "image")
+        queries = counted(shape.n_query, "query", "queries")
+        needed = shape.images_per_class
+        n_too_small = counted(len(too_small), "class is", "classes are")
+        raise InputError(
+            f"Class {self.name(first)!r} has {size}; {shape.n_shot}-shot with {queries} needs "
+            f"{needed}. {n_too_small} too small. Lower n_query, add images, or skip small classes: "
+            f"least_images {needed}."
+        )

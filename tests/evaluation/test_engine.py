@@ -42,7 +42,7 @@ def specs_with(
 @pytest.mark.parametrize("offset", [0.125, 30.125, 20_000.125])
 @pytest.mark.parametrize("normalise", [True, False])
 def test_answers_in_float32_are_those_of_float64(normalise: bool, offset: float) -> None:
-    """On whole numbers of few dimensions, where many distances are equal or nearly so; near zero and far from it."""
+    """On integers of few dimensions, where many distances are nearly equal; near zero and far."""
     features = (3 * FEATURES).round().float() + offset
     specs = specs_with(CLASSIFIERS, n_episodes=500, normalise=normalise)
     exact = evaluate_many(features.double(), LABELS, specs=specs)
@@ -51,10 +51,12 @@ def test_answers_in_float32_are_those_of_float64(normalise: bool, offset: float)
     for accuracy, expected in zip(ours, exact, strict=True):
         assert torch.equal(accuracy.per_episode, expected.per_episode)
     rough = (FEATURES + offset).float()
-    support, query = rough[:160].view(2, 4, 20, 6), rough[160:].view(2, 20, 6)
+    support = rough[:160].view(2, 4, 20, 6)
+    query = rough[160:].view(2, 20, 6)
     for classify in CLASSIFIERS.values():
-        expected = classify(support.double(), query.double()).argmax(2)
-        assert (classify(support, query).argmax(2) == expected).double().mean() > 0.95
+        answers = classify(support, query).argmax(2)
+        exact_answers = classify(support.double(), query.double()).argmax(2)
+        assert torch.mean((answers == exact_answers).double()) > 0.95
 
 
 def test_answers_do_not_depend_on_how_many_episodes_there_is_room_for(

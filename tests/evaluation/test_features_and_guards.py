@@ -106,7 +106,7 @@ def test_features_of_other_programs(tmp_path: Path) -> None:
         {"centre": np.zeros((1, 2))},
     ):
         np.savez(tmp_path / "wrong.npz", **arrays | wrong)
-        with pytest.raises(FileFormatError, match="one whole number"):
+        with pytest.raises(FileFormatError, match="one integer label"):
             load_features(tmp_path / "wrong.npz")
 
 

@@ -261,7 +261,7 @@ def test_given_episodes_determine_the_protocol_and_must_fit_the_labels() -> None
         (FEATURES, LABELS, {"centre": torch.full((6,), torch.nan)}, "centre .*NaN"),
         (FEATURES, LABELS, {"centred": True}, "centre"),
         (FEATURES, LABELS, {"classifier": "svm"}, "'svm'; .*'centroid', 'soft', 'knn'"),
-        (FEATURES, LABELS.float(), {}, "labels must be whole numbers"),
+        (FEATURES, LABELS.float(), {}, "labels must be integers"),
         (FEATURES.long(), LABELS, {}, "features .*int64"),
         (FEATURES[:, :, None], LABELS, {}, r"features .*\(200, 6, 1\)"),
     ],

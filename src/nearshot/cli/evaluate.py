@@ -33,7 +33,7 @@ FITTED = "or what the split allows"
 
 @dataclass(frozen=True)
 class Evaluate:
-    """Measure the few-shot accuracy of a trained network, on episodes of classes that it was not trained on.
+    """Measure the few-shot accuracy of a trained network, on classes that it was not trained on.
 
     Where a split has too few classes or images for the default episodes, their settings are
     lowered, with a message. Settings that you give are never changed.

@@ -1,6 +1,7 @@
-"""Adapting to the support set (Appendix G): fine-tune the whole network, or learn a metric on its features.
+"""Adapting to the support set (Appendix G): fine-tune the network, or learn a metric.
 
-Both minimise a loss on the support set alone, which the caller gives. Batch norm is frozen, or
+The metric is learnt on the network's features. Both minimise a loss on the support set alone, which
+the caller gives. Batch norm is frozen, or
 normalises by the support set while the network is fine-tuned. Queries are classified with the
 running statistics of training, each on its own, so the protocol is inductive. (The published
 experiments sent support and queries through batch norm together, in training mode.)
@@ -41,14 +42,18 @@ MATRICES_AT_ONCE = 16
 
 @dataclass(frozen=True)
 class Adam:
-    """The settings of torch.optim.Adam; the defaults are the paper's. A step is an epoch: the support is one batch."""
+    """The settings of torch.optim.Adam; the defaults are the paper's.
+
+    A step is an epoch: the support set is one batch.
+    """
 
     n_steps: int = 5
     lr: float = 1e-4
     weight_decay: float = 5e-4
 
     def __str__(self) -> str:
-        return f"{counted(self.n_steps, 'step')} of Adam, lr {self.lr:g}, weight decay {self.weight_decay:g}"
+        steps = counted(self.n_steps, "step")
+        return f"{steps} of Adam, lr {self.lr:g}, weight decay {self.weight_decay:g}"
 
     def minimise(self, loss: Callable[[], Tensor], parameters: Iterable[Tensor]) -> None:
         """Change the parameters in `n_steps` steps."""
@@ -92,7 +97,7 @@ def evaluate_fine_tuned(
             require no gradient stay frozen.
         images: (image, 3, height, width) normalised images of the split; they are moved to the
             network's device.
-        labels: (image,) whole numbers.
+        labels: (image,) integers.
         loss: of the support's embeddings and labels, such as `nearshot.losses.nca_loss`.
         features: what the classifier gets, of the fine-tuned network and images; by default the
             network's output. With `lambda network, images: network.multi_layer(images)`, the loss
@@ -102,11 +107,21 @@ def evaluate_fine_tuned(
         batch_norm: "frozen" fine-tunes with the running statistics of training; "support" in batch
             norm's training mode, with the mean and variance of the support set. Both evaluate with
             the running statistics, unchanged.
-        n_shot: at least 2.
+        n_way: the classes of an episode.
+        n_shot: the support images of each class, at least 2.
+        n_query: the query images of each class.
+        n_episodes: the number of episodes.
+        seed: the seed of the episodes.
+        classifier: as in `evaluate_features`.
+        centre: (dim,) the mean feature of the training set.
+        centred: whether to subtract the centre; by default, if it is known.
+        normalise: whether to divide each feature by its length.
+        least_images: classes with fewer images are skipped.
         inductive: for functions as `features` or `classifier`, whether they look at each query
             alone.
-
-    All others are as in `evaluate_features`.
+        split: the name of the split, for the result's protocol.
+        fingerprint: the fingerprint of the dataset split, for the result's protocol.
+        progress: whether to show a bar; by default on a terminal.
     """
     check_evaluation_mode(network)
     optimiser = optimiser or Adam()
@@ -190,12 +205,24 @@ def evaluate_mahalanobis(
 
     Args:
         features: (image, dim), or a `FeatureSet`.
-        labels: (image,) whole numbers.
+        labels: (image,) integers.
         loss: as in `evaluate_fine_tuned`; it must be one that `torch.func.vmap` supports.
         optimiser: by default 5 steps of Adam without weight decay.
-        n_shot: at least 2.
-
-    All others are as in `evaluate_features`.
+        n_way: the classes of an episode.
+        n_shot: the support images of each class, at least 2.
+        n_query: the query images of each class.
+        n_episodes: the number of episodes.
+        seed: the seed of the episodes.
+        classifier: as in `evaluate_features`.
+        centre: (dim,) the mean feature of the training set.
+        centred: whether to subtract the centre; by default, if it is known.
+        normalise: whether to divide each feature by its length.
+        least_images: classes with fewer images are skipped.
+        training_classes: as in `evaluate_features`.
+        inductive: for a function as classifier, whether it looks at each query alone.
+        split: the name of the split, for the result's protocol.
+        fingerprint: the fingerprint of the dataset split, for the result's protocol.
+        progress: whether to show a bar; by default on a terminal.
     """
     optimiser = optimiser or Adam(n_steps=5, lr=1e-4, weight_decay=0.0)
     spec = EvaluationSpec(

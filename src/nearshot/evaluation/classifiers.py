@@ -290,7 +290,7 @@ def _solve_ridge(gram: Tensor, penalty: Tensor, right_side: Tensor) -> Tensor:
 
 
 def _ridge_scores(similarities: Tensor, offsets: Tensor) -> Tensor:
-    """Return the predictions of the regression: about 1 for the class of the query, and 0 for others.
+    """Return the predictions of the regression: about 1 for the query's class, and 0 for others.
 
     They add up to 1 over the classes. That determines what all similarities have in common beside
     the scores, −‖q‖².
@@ -322,8 +322,8 @@ def is_built_in(classifier: ClassifierOrName) -> bool:
 def find_classifier(classifier: ClassifierOrName, inductive: bool | None) -> FeatureClassifier:
     """Return a classifier by its name in `CLASSIFIERS`, or the given callable unchanged.
 
-    A function of features is given all queries of an episode, so `inductive` must say whether it
-    uses them.
+    A function of features gets all queries of an episode, so `inductive` must say whether it looks
+    at each alone.
     """
     if isinstance(classifier, str):
         return look_up(CLASSIFIERS, classifier, "classifier")

@@ -5,8 +5,8 @@ no library's generator. For a seed, the random number of a counter c is SplitMix
 mix(seed) + c · 0x9E3779B97F4A7C15 (all modulo 2⁶⁴), of which the upper 53 bits make a fraction u in
 [0, 1). Episode e draws its way w from counter 2³² e + w, and the t-th image of that way from
 counter 2³² e + 2¹⁶ (w + 1) + t. Each draw is without replacement, by Fisher and Yates: the t-th of
-n things is at place t + ⌊u (n − t)⌋, which is then swapped with place t. The classes are in the
-order of their labels and the images of a class in the order of the dataset.
+n things is at position t + ⌊u (n − t)⌋, which is then swapped with position t. The classes are in
+the order of their labels and the images of a class in the order of the dataset.
 
 Queries are drawn before support. So episodes of the same seed that differ only in their shots have
 the same queries, and the support images of fewer shots are the first of those of more.
@@ -27,7 +27,8 @@ from nearshot.errors import FileFormatError, InputError
 from nearshot.evaluation.spec import EvaluationSpec
 from nearshot.io import read_tensors, write_tensors
 
-FORMAT, VERSION = "nearshot-episodes", "1"
+FORMAT = "nearshot-episodes"
+VERSION = "1"
 
 
 class Episodes:
@@ -94,16 +95,18 @@ def digest_of(batches: Iterable[Tensor], n_query: int) -> str:
     from a file.
     """
     content = hashlib.sha256()
+    shape: tuple[int, ...] = ()  # (way, query)
     for drawn in batches:
         # In NumPy, on this thread alone: the others may be busy answering.
         queries = np.ascontiguousarray(drawn.cpu().numpy()[:, :, :n_query], dtype="<i8")
         content.update(queries.tobytes())
-    content.update(f"{queries.shape[1:]}".encode())
+        shape = queries.shape[1:]
+    content.update(f"{shape}".encode())
     return content.hexdigest()
 
 
 class EpisodeSource:
-    """Episodes of `labels` (image,) that are drawn when they are needed, the same ones each time."""
+    """Episodes of `labels` (image,) that are drawn when they are needed, always the same ones."""
 
     def __init__(
         self, labels: Tensor, spec: EvaluationSpec, class_names: Sequence[str] | None = None
@@ -123,23 +126,26 @@ class EpisodeSource:
         return self._n_episodes
 
     def draw(self, start: int, stop: int) -> Tensor:
-        """Return the images of episodes `start` to `stop` − 1: (episode, way, query + shot), queries first."""
-        n_way, n_images = self.shape.n_way, self.shape.images_per_class
+        """Return the images of episodes `start` to `stop` − 1: (episode, way, query + shot).
+
+        The queries come first.
+        """
+        n_way = self.shape.n_way
+        n_images = self.shape.images_per_class
+        n_episodes = stop - start
         episodes = np.arange(start, stop, dtype=np.uint64) << np.uint64(32)  # (episode,)
-        way_counters = np.arange(n_way, dtype=np.uint64)[:, None] + episodes  # (way, episode)
-        classes = _draw_in_turn(
-            _fractions(self.seed, way_counters), np.full(stop - start, len(self._sizes))
-        )
-        image_counters = (
-            episodes  # (image, way, episode)
-            + (np.arange(1, n_way + 1, dtype=np.uint64)[:, None] << np.uint64(16))
-            + np.arange(n_images, dtype=np.uint64)[:, None, None]
-        )
-        fractions = _fractions(self.seed, image_counters).reshape(n_images, -1)
-        places = _draw_in_turn(fractions, self._sizes[classes].ravel())  # (image, way · episode)
-        images = self._images[places + self._starts[classes].ravel()]
-        in_order = images.reshape(n_images, n_way, stop - start).transpose(2, 1, 0)
-        return torch.from_numpy(np.ascontiguousarray(in_order))
+        ways = np.arange(n_way, dtype=np.uint64)[:, None]
+        way_fractions = _fractions(self.seed, episodes + ways)  # (way, episode)
+        classes = _draw_in_turn(way_fractions, np.full(n_episodes, len(self._sizes)))
+        images = np.arange(n_images, dtype=np.uint64)[:, None, None]
+        image_counters = episodes + ((ways + np.uint64(1)) << np.uint64(16)) + images
+        image_fractions = _fractions(self.seed, image_counters)  # (image, way, episode)
+        positions = _draw_in_turn(
+            image_fractions.reshape(n_images, -1), self._sizes[classes].ravel()
+        )  # (image, way · episode), in the class
+        drawn = self._images[positions + self._starts[classes].ravel()]
+        by_episode = drawn.reshape(n_images, n_way, n_episodes).transpose(2, 1, 0)
+        return torch.from_numpy(np.ascontiguousarray(by_episode))
 
 
 def sample_episodes(
@@ -158,7 +164,7 @@ def sample_episodes(
     The same labels and seed give the same episodes on any machine.
 
     Args:
-        labels: (image,) whole numbers.
+        labels: (image,) integers.
         n_way: the classes of an episode.
         n_shot: the support images of each class.
         n_query: the query images of each class.
@@ -185,7 +191,7 @@ def sample_episodes(
 
 
 def write_episodes(episodes: Episodes, path: str | Path, *, fingerprint: str) -> None:
-    """Write episodes to a small safetensors file, so that other code can be measured on the same tasks.
+    """Write episodes to a small safetensors file, to measure other code on the same tasks.
 
     The file has two int32 tensors, `support` (episode, way, shot) and `query` (episode, way,
     query), of indices into the dataset's images; and the metadata `format` ("nearshot-episodes"),
@@ -210,26 +216,25 @@ def read_episodes(path: str | Path, *, labels: Tensor, fingerprint: str) -> Epis
     They are checked against the `labels` (image,) and the fingerprint of the dataset split.
     """
     metadata, tensors = read_tensors(path)
-    if (
-        metadata.get("format") != FORMAT
-        or metadata.get("version") != VERSION
-        or tensors.keys() != {"support", "query"}
-    ):
+    has_format = metadata.get("format") == FORMAT and metadata.get("version") == VERSION
+    if not has_format or tensors.keys() != {"support", "query"}:
         raise FileFormatError(f"{path} is not an episodes file of format version {VERSION}.")
-    if (own := metadata.get("fingerprint")) != fingerprint:
+    fingerprint_in_file = metadata.get("fingerprint")
+    if fingerprint_in_file != fingerprint:
         raise FileFormatError(
-            f"{path} has episodes of the dataset with fingerprint {own!r}, not {fingerprint!r}."
+            f"{path} has episodes of the dataset with fingerprint {fingerprint_in_file!r}, not "
+            f"{fingerprint!r}."
         )
-    support, query, seed = tensors["support"], tensors["query"], metadata.get("seed", "")
-    episodes = Episodes(
-        torch.cat([query, support], dim=2), query.shape[2], int(seed) if seed.isdecimal() else None
-    )
+    query = tensors["query"]
+    images = torch.cat([query, tensors["support"]], dim=2)
+    seed = metadata.get("seed", "")  # other code may write none
+    episodes = Episodes(images, query.shape[2], int(seed) if seed.isdecimal() else None)
     check_classes(episodes, labels)
     return episodes
 
 
 def check_classes(episodes: Episodes, labels: Tensor) -> None:
-    """Refuse episodes with images that the dataset does not have, or ways that are not one class each."""
+    """Refuse episodes whose images the dataset lacks, or whose ways are not one class each."""
     last = int(episodes.images.max())
     if last >= len(labels):
         raise InputError(
@@ -253,6 +258,7 @@ def _mix(values: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
 
 
 def _fractions(seed: int, counters: npt.NDArray[np.uint64]) -> npt.NDArray[np.float64]:
+    """Return the random numbers u of counters, between 0 and 1."""
     key = _mix(np.array([seed], dtype=np.uint64))
     bits = _mix(counters * np.uint64(0x9E3779B97F4A7C15) + key) >> np.uint64(11)
     return bits.astype(np.float64) * 2.0**-53
@@ -261,16 +267,20 @@ def _fractions(seed: int, counters: npt.NDArray[np.uint64]) -> npt.NDArray[np.fl
 def _draw_in_turn(
     fractions: npt.NDArray[np.float64], upper: npt.NDArray[np.int64]
 ) -> npt.NDArray[np.int32]:
-    """Draw without replacement from range(upper) in each column: (draw, column), by Fisher and Yates."""
-    n_draws, n_columns = fractions.shape
-    drawn = np.empty((n_draws, n_columns), dtype=np.int32)
-    # Instead of shuffling a list for every column, remember the swaps: place `places[s]` holds
-    # `held[s]`.
-    places, held = np.empty_like(drawn), np.empty_like(drawn)
-    for t in range(n_draws):
-        places[t] = t + (fractions[t] * (upper - t)).astype(np.int32)
-        drawn[t], held[t] = places[t], t
+    """Draw without replacement from range(upper) in each column, by Fisher and Yates.
+
+    `fractions` is (draw, column), and so is the result; `upper` (column,).
+    """
+    # Instead of shuffling a list for every column, remember the swaps: after draw s, position
+    # `positions[s]` holds `held[s]`.
+    drawn = np.empty(fractions.shape, dtype=np.int32)
+    positions = np.empty_like(drawn)
+    held = np.empty_like(drawn)
+    for t in range(len(fractions)):
+        positions[t] = t + (fractions[t] * (upper - t)).astype(np.int32)
+        drawn[t] = positions[t]
+        held[t] = t
         for s in range(t):
-            np.copyto(drawn[t], held[s], where=places[s] == places[t])
-            np.copyto(held[t], held[s], where=places[s] == t)
+            np.copyto(drawn[t], held[s], where=positions[s] == positions[t])
+            np.copyto(held[t], held[s], where=positions[s] == t)
     return drawn

@@ -14,8 +14,9 @@ from nearshot.errors import FileFormatError, InputError
 from nearshot.evaluation.leaks import check_evaluation_mode, check_unseen_classes
 from nearshot.io import read_tensors, write_tensors
 
-FORMAT, VERSION = "nearshot-features", "1"
-NAMES = ("features", "labels", "centre", "content")
+FORMAT = "nearshot-features"
+VERSION = "1"
+ARRAYS = ("features", "labels", "centre", "content")
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,7 +25,7 @@ class FeatureSet:
 
     Attributes:
         features: (image, dim) in any floating type.
-        labels: (image,) whole numbers.
+        labels: (image,) integers.
         centre: (dim,) the mean feature of the training set, if known.
         class_names: the names of the labels 0, 1, …; empty if unknown.
         split: the name of the split, such as "val" or "test", if known.
@@ -113,7 +114,9 @@ def embed(
 
 
 def power_transform(features: Tensor, power: float) -> Tensor:
-    """Raise each number to a power, and keep its sign: with 0.5, features of many images are less skewed (Hu et al.).
+    """Raise each number to a power, and keep its sign.
+
+    With 0.5, features of many images are less skewed (Hu et al.).
 
     Centre transformed features with the mean of transformed training features, not with the
     transformed mean.
@@ -121,13 +124,15 @@ def power_transform(features: Tensor, power: float) -> Tensor:
     >>> power_transform(torch.tensor([[4.0, -9.0, 0.0]]), 0.5)
     tensor([[ 2., -3.,  0.]])
     """
-    return features if power == 1 else features.sign() * features.abs().pow(power)
+    if power == 1:
+        return features
+    return features.sign() * features.abs().pow(power)
 
 
 def prepare_features(
     features: Tensor, *, centre: Tensor | None = None, normalise: bool = True
 ) -> Tensor:
-    """Subtract the training set's mean feature and divide by the length (Section 3.1), each if requested.
+    """Subtract the training set's mean feature and divide by the length (Section 3.1).
 
     Features (image, dim) are of any floating type; half precision is converted to float32. The
     centre is (dim,).
@@ -137,13 +142,14 @@ def prepare_features(
     """
     if features.ndim != 2 or not features.is_floating_point() or features.numel() == 0:
         raise InputError(
-            f"features must be floating-point of shape (image, dim), not {features.dtype} {tuple(features.shape)}."
+            "features must be floating-point of shape (image, dim) (got "
+            f"{features.dtype} {tuple(features.shape)})."
         )
     features = full_precision(features)
     if centre is not None:
         if centre.shape != features.shape[1:]:
             raise InputError(
-                f"centre must have shape ({features.shape[1]},), not {tuple(centre.shape)}."
+                f"centre must have shape ({features.shape[1]},) (got {tuple(centre.shape)})."
             )
         features = features - centre.to(features)
     if not features.sum().isfinite():  # the sum is fast, but may overflow
@@ -157,27 +163,34 @@ def prepare_features(
     lengths: Tensor = features.norm(dim=1, keepdim=True)
     if not 0 < lengths.min() <= lengths.max() < torch.inf:
         row = int(((lengths == 0) | lengths.isinf()).nonzero()[0, 0])
-        wrong = "zero" if lengths[row] == 0 else "too large"
+        problem = "zero" if lengths[row] == 0 else "too large"
         after = " once the centre is subtracted" if centre is not None else ""
         raise InputError(
-            f"The feature of image {row} is {wrong}{after}, so it has no direction. Use normalise=False, or find out "
-            "why the network returns it."
+            f"The feature of image {row} is {problem}{after}, so it has no direction. Use "
+            "normalise=False, or find out why the network returns it."
         )
-    # In place if the memory is ours: fresh memory costs more than the division.
-    return features / lengths if centre is None else features.div_(lengths)
+    if centre is None:
+        return features / lengths
+    # In place, since the memory is ours: fresh memory costs more than the division.
+    return features.div_(lengths)
 
 
 def save_features(features: FeatureSet, path: str | Path) -> None:
     """Write features to a safetensors file, atomically."""
-    tensors = {name: getattr(features, name) for name in NAMES} | {"labels": features.labels.long()}
+    tensors = {"features": features.features, "labels": features.labels.long()}
+    if features.centre is not None:
+        tensors["centre"] = features.centre
+    if features.content is not None:
+        tensors["content"] = features.content
     metadata = {
         "format": FORMAT,
         "version": VERSION,
         "class_names": json.dumps(features.class_names),
+        "split": features.split or "",
+        "fingerprint": features.fingerprint or "",
     }
-    metadata |= {"split": features.split or "", "fingerprint": features.fingerprint or ""}
-    given = {name: t.detach().cpu().contiguous() for name, t in tensors.items() if t is not None}
-    write_tensors(path, given, metadata)
+    on_cpu = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    write_tensors(path, on_cpu, metadata)
 
 
 def load_features(path: str | Path) -> FeatureSet:
@@ -186,46 +199,65 @@ def load_features(path: str | Path) -> FeatureSet:
     Either has arrays `features` (image, dim) and `labels` (image,), and may have `centre` (dim,).
     Nothing in the file is executed.
     """
-    with Path(path).open("rb") as opened:
-        is_archive = opened.read(2) == b"PK"  # as every `.npz` file
-    metadata, tensors = _read_npz(Path(path)) if is_archive else read_tensors(path)
+    with Path(path).open("rb") as file:
+        is_zip = file.read(2) == b"PK"  # as every `.npz` file
+    if is_zip:
+        return _feature_set(path, _read_npz(Path(path)), {})
+    metadata, tensors = read_tensors(path)
     if metadata.get("format") != FORMAT or metadata.get("version") != VERSION:
         raise FileFormatError(f"{path} is not a features file of format version {VERSION}.")
-    features, labels, centre = (tensors.get(name) for name in ("features", "labels", "centre"))
+    return _feature_set(path, tensors, metadata)
+
+
+def _feature_set(
+    path: str | Path, tensors: dict[str, Tensor], metadata: dict[str, str]
+) -> FeatureSet:
+    """Return the features of a file, checked."""
+    features = tensors.get("features")
+    labels = tensors.get("labels")
+    centre = tensors.get("centre")
     if features is None or labels is None:
         raise FileFormatError(
             f"{path} must have the arrays 'features' and 'labels' (got {sorted(tensors)})."
         )
-    right = features.ndim == 2 and labels.shape == features.shape[:1]
-    right &= centre is None or centre.shape == features.shape[1:]
-    if not right or not features.is_floating_point() or labels.is_floating_point():
+    is_valid = (
+        features.ndim == 2
+        and features.is_floating_point()
+        and labels.shape == features.shape[:1]
+        and not labels.is_floating_point()
+        and (centre is None or centre.shape == features.shape[1:])
+    )
+    if not is_valid:
         raise FileFormatError(
-            f"{path} has features of type {features.dtype} and shape {tuple(features.shape)} and labels of type "
-            f"{labels.dtype} and shape {tuple(labels.shape)}; they must be floating-point (image, dim) and one whole "
-            "number per image, and a centre must have a feature's shape."
+            f"{path} must have floating-point features (image, dim), one integer label per image, "
+            "and a centre, if any, of a feature's shape (got features of type "
+            f"{features.dtype} and shape {tuple(features.shape)}, and labels of type "
+            f"{labels.dtype} and shape {tuple(labels.shape)})."
         )
     return FeatureSet(
         features,
         labels.long(),
         centre,
-        tuple(json.loads(metadata.get("class_names", "[]"))),
-        content=tensors.get("content"),
+        class_names=tuple(json.loads(metadata.get("class_names", "[]"))),
         split=metadata.get("split") or None,
         fingerprint=metadata.get("fingerprint") or None,
+        content=tensors.get("content"),
     )
 
 
-def _read_npz(path: Path) -> tuple[dict[str, str], dict[str, Tensor]]:
+def _read_npz(path: Path) -> dict[str, Tensor]:
+    """Return the known arrays of a NumPy archive."""
+    arrays = {}
     try:
-        with path.open("rb") as opened, np.load(opened, allow_pickle=False) as arrays:
-            found = {name: arrays[name] for name in NAMES if name in arrays.files}
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
+            for name in ARRAYS:
+                if name in archive.files:
+                    arrays[name] = archive[name]
     except Exception as error:  # NumPy's reader raises many kinds
         raise FileFormatError(f"{path} is not a features file, or is damaged: {error}.") from error
-    for name, array in found.items():
+    for name, array in arrays.items():
         if array.dtype.kind not in "biuf":
             raise FileFormatError(
                 f"{path} has {name} of type {array.dtype}, not numbers. Number the classes from 0."
             )
-    return {"format": FORMAT, "version": VERSION}, {
-        name: torch.from_numpy(array) for name, array in found.items()
-    }
+    return {name: torch.from_numpy(array) for name, array in arrays.items()}

@@ -160,13 +160,13 @@ def check_split(split: str, labels: Tensor) -> None:
     n_usable = int((ImagesByClass(labels).sizes >= least).sum())
     if n_usable >= 2:
         return
-    hint = ""
-    if split == "validation":
-        hint = " Without a validation split, the last epoch is kept."
-    raise InputError(
+    message = (
         f"The {split} split needs 2 classes of {counted(least, 'image')} or more, and has "
-        f"{n_usable}. Add classes or images, or split the classes differently: {HOW_TO_SPLIT}.{hint}"
+        f"{n_usable}. Add classes or images, or split the classes differently: {HOW_TO_SPLIT}."
     )
+    if split == "validation":
+        message += " Without a validation split, the last epoch is kept."
+    raise InputError(message)
 
 
 def skip_tiny_classes(
@@ -200,8 +200,9 @@ def classes_in_words(split: str, n_classes: int, smallest: int) -> str:
 
 
 def changes_in_words(fact: str, changes: Sequence[tuple[str, object, object]]) -> list[str]:
-    """Return a message that explains changes (name, before, after) by a fact; none if all are equal."""
-    words = [
-        f"{name} {after} instead of {before}" for name, before, after in changes if after != before
-    ]
+    """Return a message that explains changes (name, before, after) by a fact; none if no change."""
+    words = []
+    for name, before, after in changes:
+        if after != before:
+            words.append(f"{name} {after} instead of {before}")
     return [f"{fact}: {', '.join(words)}."] if words else []

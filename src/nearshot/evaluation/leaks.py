@@ -85,7 +85,7 @@ class TrainingClasses:
     def with_earlier(
         self, earlier: "TrainingClasses", known_datasets: Collection[str]
     ) -> "TrainingClasses":
-        """Return the classes with those of an earlier run, where an equal name is the same class."""
+        """Return the classes with those of an earlier run, if equal names are the same class."""
         if not self.shares_names_with(earlier.dataset, known_datasets):
             return self
         # A dictionary keeps the order, and each name once.

@@ -42,7 +42,7 @@ def evaluate_features(
     Args:
         features: (image, dim) in any floating type, on any device; or a `FeatureSet`, which has its
             own labels, centre, split, fingerprint and content.
-        labels: (image,) whole numbers.
+        labels: (image,) integers.
         n_way: the classes of an episode.
         n_shot: the support images of each class.
         n_query: the query images of each class.
@@ -233,17 +233,19 @@ def evaluate_classes(
     inductive: bool | None = None,
     progress: bool | None = None,
 ) -> dict[str, ClassAccuracy]:
-    """Return the accuracy of each class, by name or label, over the episodes of `evaluate_features`.
+    """Return the accuracy of each class, by name or label.
 
-    The arguments are those of `evaluate_features`. The other classes of an episode are drawn at
-    random, so a class is hard if many are similar to it. A class that is in no episode has no
-    result. The hardest comes first in `sorted(found, key=lambda name: found[name].mean)`.
+    The episodes are those of `evaluate_features`, and so are the arguments. The other classes of an
+    episode are drawn at random, so a class is hard if many are similar to it. A class that is in no
+    episode has no result.
 
     >>> labels = torch.arange(4).repeat_interleave(30)
     >>> features = torch.eye(3)[labels.clamp(max=2)]  # the last two classes are alike
     >>> accuracies = evaluate_classes(features, labels, n_way=3, n_episodes=200)
     >>> {label: accuracy.mean == 100 for label, accuracy in accuracies.items()}
     {'0': True, '1': True, '2': False, '3': False}
+    >>> min(accuracies, key=lambda label: accuracies[label].mean) in ("2", "3")  # the hardest
+    True
     """
     data = as_feature_set(features, labels, centre=centre, training_classes=training_classes)
     spec = EvaluationSpec(

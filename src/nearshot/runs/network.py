@@ -136,7 +136,7 @@ class TrainedNetwork:
         return self._features[key]
 
     def centre(self, layers: Layers = (), *, power: float = 1.0) -> Tensor | None:
-        """Return the mean feature of the training set: the one saved with the weights, or computed."""
+        """Return the mean feature of the training set, saved with the weights or computed here."""
         if not layers and power == 1 and not self._has_input_size:
             return self.backbone.spec.training_mean
         key = (layers, power)
