@@ -41,25 +41,21 @@ EPISODE_SEED = 1  # seed 0 chose the epochs
 
 def config_of(variant: str, runs: Path) -> TrainConfig:
     """Return the settings of a variant."""
-    config = replace(
-        config_with("cifar-fs", VARIANTS[variant]),
-        backbone="conv4",
-        input_size=32,
-        epochs=25,
-        precision="bfloat16",
-    )
+    changes: dict[str, Any] = {
+        "backbone": "conv4",
+        "input_size": 32,
+        "epochs": 25,
+        "precision": "bfloat16",
+    }
+    config = replace(config_with("cifar-fs", VARIANTS[variant]), **changes)
     if variant == NCA_ALONE:
         return replace(config, method=replace(config.method, cross_entropy_weight=0.0))
-    if variant == STUDENT:
-        return replace(config, teacher=str(folder_of(PLAIN, runs)))
-    return config
+    return replace(config, teacher=str(folder_of(PLAIN, runs))) if variant == STUDENT else config
 
 
 def folder_of(variant: str, runs: Path) -> Path:
     """Return the folder of a variant's run."""
-    if variant == STUDENT:
-        return runs.resolve() / "student"
-    return runs.resolve() / run_id(config_of(variant, runs))
+    return runs.resolve() / (run_id(config_of(variant, runs)) if variant != STUDENT else "student")
 
 
 def accuracies(variant: str, runs: Path, data_dir: Path | None) -> dict[str, Accuracy]:

@@ -231,7 +231,7 @@ def test_the_rest_of_the_protocol_is_that_of_plain_features(network: Any, images
     }
     settings |= {"least_images": 7, "split": "val", "fingerprint": "0123"}
     plain = evaluate_features(features, labels, **settings)
-    assert plain.protocol.classes_left_out == 1
+    assert plain.protocol.n_skipped_classes == 1
     for evaluate, examples in ((partial(fine_tuned, network), images), (mapped, features)):
         adapted = evaluate(examples, labels, optimiser=NONE, **settings)
         assert replace(adapted.protocol, adapted=None) == plain.protocol

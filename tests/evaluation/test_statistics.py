@@ -82,7 +82,7 @@ def test_a_result_says_how_it_was_measured() -> None:
         ({"centred": False}, ", normalised features, "),
         ({"centred": None, "normalised": None}, ", features of other code, "),
         ({"seed": None}, "episodes from elsewhere"),
-        ({"classes_left_out": 2}, ", 2 classes with too few images skipped"),
+        ({"n_skipped_classes": 2}, ", 2 classes with too few images skipped"),
     ):
         assert part in str(replace(PROTOCOL, **change))
 

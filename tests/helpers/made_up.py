@@ -11,7 +11,13 @@ import torch
 from nearshot.evaluation import CLASSIFIERS, Accuracy, Protocol
 from nearshot.paper import RECIPES, Results
 from nearshot.paper.jobs import Job, jobs_of
-from nearshot.paper.results import FORMAT, VERSION, Measurement, RunResult
+from nearshot.paper.result_file import (
+    FORMAT,
+    VERSION,
+    MeasuredAccuracy,
+    Measurement,
+    RunResult,
+)
 from nearshot.paper.sizes import PAPER, Size
 from nearshot.training import TrainConfig
 
@@ -56,14 +62,13 @@ def put(
         by_measurement[Measurement(split, n_shot, classifier)] = mean
     by_measurement |= means or {}
     for seed in seeds:
-        accuracies = {}
+        accuracies = []
         for measurement, about in by_measurement.items():
             generator = torch.Generator().manual_seed(measurement.n_shot)
             noise = torch.randn(N_EPISODES, generator=generator, dtype=torch.float64)[:n_episodes]
             values = ((about + noise) * 0.75).round() / 0.75 + seed * spread
             protocol = _protocol(measurement, n_episodes, episode_seed)
-            content = Accuracy(values, protocol).as_dict()
-            accuracies[measurement.name] = content | {"epoch": 1}
+            accuracies.append(_entry(measurement, Accuracy(values, protocol), epoch=1))
         job = Job(replace(config, seed=seed), PAPER, (), ())
         results.put(RunResult(_content(job, 0) | {"history": [], "accuracies": accuracies}))
 
@@ -71,17 +76,18 @@ def put(
 def _content(job: Job, number: int) -> dict[str, Any]:
     validated = [Measurement("val", *both) for both in product((1, 5), ("centroid", "soft"))]
     generator = torch.Generator().manual_seed(number)
-    accuracies = {}
+    accuracies = []
     for measurement in dict.fromkeys((*validated, *job.measurements)):
-        accuracies[measurement.name] = _accuracy(measurement, number, generator)
+        accuracy = _accuracy(measurement, number, generator)
+        accuracies.append(_entry(measurement, accuracy, epoch=120))
     return {
         "format": FORMAT,
         "version": VERSION,
-        "id": job.id,
-        "scale": job.size.name,
+        "size": job.size.name,
         "config": job.config.as_dict(),
         "fingerprints": {"train": "f00d" * 16, "val": "cafe" * 16},
         "environment": {"torch": "2.13.0", "device": "NVIDIA H200"},
+        "n_sharing": 1,
         "seconds": 271.5 + 10 * number,
         "images_per_second": 14_321.0 - number,
         "accuracies": accuracies,
@@ -89,13 +95,19 @@ def _content(job: Job, number: int) -> dict[str, Any]:
     }
 
 
-def _accuracy(measurement: Measurement, number: int, generator: torch.Generator) -> dict[str, Any]:
+def _entry(measurement: Measurement, accuracy: Accuracy, epoch: int) -> dict[str, Any]:
+    measured = MeasuredAccuracy(
+        measurement, epoch, is_validation=False, accuracy=accuracy.as_dict()
+    )
+    return measured.as_dict()
+
+
+def _accuracy(measurement: Measurement, number: int, generator: torch.Generator) -> Accuracy:
     # Of 75 answers in an episode.
     mean = 44 + 10 * (measurement.n_shot == 5) + number % 7 / 2
     n_correct = mean + 6 * torch.randn(N_EPISODES, generator=generator)
     protocol = _protocol(measurement, N_EPISODES, 0)
-    accuracy = Accuracy.of_counts(n_correct.round().clamp(0, 75).long(), protocol)
-    return accuracy.as_dict() | {"epoch": 120}
+    return Accuracy.of_counts(n_correct.round().clamp(0, 75).long(), protocol)
 
 
 def _protocol(measurement: Measurement, n_episodes: int, episode_seed: int) -> Protocol:

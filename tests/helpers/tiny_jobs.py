@@ -9,6 +9,7 @@ from pathlib import Path
 
 from rich.console import Console
 from tests.helpers.settings import TINY, change
+from tests.helpers.tiny import SIDE
 
 from nearshot.paper.executors.base import Executor, JobTask, attempt, do
 from nearshot.paper.jobs import Job
@@ -17,7 +18,7 @@ from nearshot.paper.runner import run_jobs
 from nearshot.paper.sizes import Size
 
 QUIET = Console(quiet=True)
-TINY_SIZE = Size("tiny", "for tests")
+TINY_SIZE = Size("tiny", "for tests", input_size=SIDE)
 
 
 def tiny_job(seed: int = 0, *, epochs: int = 2) -> Job:

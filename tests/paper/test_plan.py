@@ -8,8 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from rich.console import Console
 from tests.helpers.made_up import make_up
 from tests.helpers.tiny import prepare_tiny
@@ -20,7 +18,6 @@ from nearshot.errors import InputError
 from nearshot.io import read_json, write_json
 from nearshot.paper import RECIPES, Results, reproduce
 from nearshot.paper.jobs import Job, JobPlan, choose_jobs, jobs_of, plan_jobs
-from nearshot.paper.measurement import FINE_TUNED, MAHALANOBIS, TREATMENTS
 from nearshot.paper.results import Measurement
 from nearshot.paper.sizes import PAPER, QUICK
 
@@ -33,7 +30,9 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("plan")
     prepare_tiny(folder / "data")
     job = tiny_job()
-    Results(folder / "results", TINY_SIZE).put(done_in(folder / "runs" / job.id, job, folder / "data"))
+    Results(folder / "results", TINY_SIZE).put(
+        done_in(folder / "runs" / job.id, job, folder / "data")
+    )
     return folder
 
 
@@ -148,21 +147,6 @@ def test_a_missing_dataset_is_named_before_anything_is_started(
     assert main(["reproduce", "comparison", "--dataset", "cifar-fs", "--seeds", "1", *where]) == 1
     assert "nearshot data prepare cifar-fs" in capsys.readouterr().err
     assert not (tmp_path / "runs").exists()
-
-
-measurements = st.builds(
-    Measurement,
-    st.sampled_from(["train", "val", "test"]),
-    st.integers(1, 50),
-    st.sampled_from(["centroid", "soft", "knn"]),
-    st.lists(st.integers(1, 9), max_size=4).map(tuple),
-    st.sampled_from([*TREATMENTS, *FINE_TUNED, *MAHALANOBIS]),
-)
-
-
-@given(measurements)
-def test_a_measurement_is_found_again_by_its_name(one: Measurement) -> None:
-    assert Measurement.named(one.name) == one
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from tests.helpers.made_up import make_up
@@ -15,7 +15,8 @@ from nearshot.cli import main
 from nearshot.io import read_json
 from nearshot.paper import RECIPES
 from nearshot.paper.jobs import Job, jobs_of, plan_jobs
-from nearshot.paper.results import LeftOutWarning, Measurement, Results, RunResult, result_of
+from nearshot.paper.result_file import Measurement, RunResult, result_of
+from nearshot.paper.results import LeftOutWarning, Results
 from nearshot.paper.sizes import QUICK
 from nearshot.training import RunFolder, train
 
@@ -52,28 +53,36 @@ def test_speeds_leave_out_what_a_process_does_before_its_first_epoch(tmp_path: P
     assert known["first_epoch_seconds"] == 15
 
 
-def test_what_was_measured_is_not_replaced_by_what_validation_found(tmp_path: Path) -> None:
-    """Validation is in the training's precision, and everything that is measured later in float32."""
+def test_what_was_measured_is_not_replaced_by_validation(tmp_path: Path) -> None:
+    """Validation is in the training's precision; everything that is measured later, in float32."""
     prepare_tiny(tmp_path / "data")
-    results, wanted = Results(tmp_path / "results", TINY_SIZE), Measurement("val", 5, "centroid")
+    results = Results(tmp_path / "results", TINY_SIZE)
+    wanted = Measurement("val", 5, "centroid")
 
-    def found_with(*measurements: Measurement) -> dict[str, Any]:
+    def measured_with(*measurements: Measurement) -> dict[str, Any]:
         job = Job(TINY, TINY_SIZE, measurements, ("a test",))
         results.put(done_in(tmp_path / "run", job, tmp_path / "data"))
         (result,) = results
-        found: dict[str, Any] = result.content["accuracies"][wanted.name]
-        return found
+        return accuracy_in(result, wanted)
 
-    assert "measured" not in found_with()
-    assert found_with(wanted)["measured"]
-    assert found_with(Measurement("test", 5, "centroid"))[
-        "measured"
-    ]  # of which validation's was in the way
+    assert measured_with()["is_validation"]
+    assert not measured_with(wanted)["is_validation"]
+    # Its validation does not replace what was measured.
+    assert not measured_with(Measurement("test", 5, "centroid"))["is_validation"]
     (later,) = results
-    later.content["accuracies"][wanted.name] |= {"epoch": 77}
-    results.put(later)
-    assert found_with()["epoch"] == 77
-    assert found_with(wanted)["epoch"] != 77  # but by another measurement it is
+    accuracy_in(later, wanted)["epoch"] = 77
+    results.put(RunResult(later.content))
+    assert measured_with()["epoch"] == 77
+    # Another measurement replaces it.
+    assert measured_with(wanted)["epoch"] != 77
+
+
+def accuracy_in(result: RunResult, measurement: Measurement) -> dict[str, Any]:
+    """Return the entry of a measurement in the content of a result."""
+    for entry in result.content["accuracies"]:
+        if Measurement.from_dict(entry["measurement"]) == measurement:
+            return cast("dict[str, Any]", entry)
+    raise LookupError(str(measurement))
 
 
 def changed(part: str | None = None, **changes: Any) -> Callable[[str], str]:
@@ -95,7 +104,8 @@ DAMAGES: dict[str, Callable[[str], str]] = {
     "no settings": changed(config=None),
     "an unknown setting": changed("config", colour="blue"),
     "an unknown method": changed("config", method={"name": "magic"}),
-    "an unheard-of measurement": changed(accuracies={"as good as can be": {}}),
+    "an earlier version": changed(version=1),
+    "an unheard-of measurement": changed(accuracies=[{"measurement": "as good as can be"}]),
 }
 
 
@@ -111,13 +121,15 @@ def test_a_damaged_result_is_named_once_and_counts_as_not_done(
     how: Callable[[str], str], tmp_path: Path
 ) -> None:
     path = damage(make_up(tmp_path, ["schedule"], QUICK), how)
-    results, jobs = Results(tmp_path, QUICK), jobs_of([RECIPES["schedule"]], None, QUICK, [0])
+    results = Results(tmp_path, QUICK)
+    jobs = jobs_of([RECIPES["schedule"]], None, QUICK, [0])
     with pytest.warns(LeftOutWarning) as warned:
         plan = plan_jobs(jobs, results, tmp_path / "runs")
-    assert len(list(results)) == len(jobs) - 1  # without another word
+    # Without another warning.
+    assert len(list(results)) == len(jobs) - 1
     assert [job.id for job in plan.to_train] == [path.stem]
-    (said,) = [str(one.message) for one in warned]
-    assert said.startswith(f"{path} is damaged or")
+    (message,) = [str(warning.message) for warning in warned]
+    assert str(path) in message
 
 
 def test_all_commands_go_on_without_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -131,7 +143,7 @@ def test_all_commands_go_on_without_it(tmp_path: Path, capsys: pytest.CaptureFix
         assert main([*command, *where]) == 0
         captured = capsys.readouterr()
         assert captured.err.count("warning") == 1
-        assert captured.err.startswith(f"nearshot: warning: {path} is damaged or")
+        assert str(path) in captured.err
     assert "3 of 4 runs done" in captured.out
     assert (tmp_path / "tables" / "quick" / "schedule-glyphs.md").is_file()
 
@@ -145,9 +157,9 @@ def test_the_result_of_another_training_or_a_newer_nearshot_is_put_aside(tmp_pat
         other = json.loads(json.dumps(first.content))
         other["history"][0]["loss"] += number
         results.put(RunResult(other))
-    path = damage(results, changed(version=2))
+    path = damage(results, changed(version=3))
     newer = path.read_bytes()
-    with pytest.warns(LeftOutWarning, match="nearshot-result 2"):
+    with pytest.warns(LeftOutWarning, match="version 2"):
         assert not job.is_done(results)
     results.put(first)  # it was trained again
     assert job.is_done(results)

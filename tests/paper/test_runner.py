@@ -16,6 +16,7 @@ from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
+from tests.helpers.settings import TINY
 from tests.helpers.tiny import prepare_tiny
 from tests.helpers.tiny_jobs import QUIET, TINY_SIZE, ThisProcess, tiny_job
 
@@ -25,8 +26,11 @@ from nearshot.paper import RECIPES
 from nearshot.paper.executors.base import LOCK, LOCKED, is_locked
 from nearshot.paper.executors.local import LocalMachine
 from nearshot.paper.executors.ray import RayCluster, do_on_node
+from nearshot.paper.identity import run_id
 from nearshot.paper.jobs import jobs_of
-from nearshot.paper.results import Results, RunResult
+from nearshot.paper.recipe import Recipe, Row
+from nearshot.paper.result_file import Measurement, RunResult
+from nearshot.paper.results import Results
 from nearshot.paper.runner import run_jobs
 from nearshot.paper.sizes import QUICK
 from nearshot.training import TrainConfig
@@ -107,6 +111,34 @@ def test_a_job_that_another_process_finishes_meanwhile_is_done_once(
 
     executor = ThisProcess(Coming(tmp_path / "other", TINY_SIZE), tmp_path / "nowhere", tmp_path)
     assert run_jobs([SHORT], executor, console=QUIET).done == [SHORT]
+
+
+def test_a_student_is_trained_after_its_teacher_and_identified_by_it(here: ThisProcess) -> None:
+    teacher = replace(TINY, epochs=1)
+    student = replace(teacher, teacher=run_id(teacher), distillation_weight=0.5)
+
+    def rows(dataset: str) -> list[Row]:
+        return [Row("student", student), Row("teacher", teacher)]
+
+    recipe = Recipe("students", "Students", ("tiny",), rows, tables=lambda results, dataset: [])
+    second, first = jobs_of([recipe], None, TINY_SIZE, [1])
+    assert second.after == first.id
+    results = Results(here.results.folder, TINY_SIZE)
+    executor = ThisProcess(results, here.runs, here.data_dir)
+    outcome = run_jobs([second, first], executor, console=QUIET)
+    assert outcome.done == [first, second]
+    result = results.get(second.config)
+    assert result is not None
+    assert result.config.teacher == run_id(teacher)
+    # What is measured later needs no teacher.
+    more = replace(second, measurements=(Measurement("test", 1),))
+    assert run_jobs([more], executor, console=QUIET).done == [more]
+
+
+def test_a_student_is_not_trained_if_its_teacher_failed(here: ThisProcess) -> None:
+    student = replace(SHORT, after=MISSING.id)
+    outcome = run_jobs([student, MISSING], here, console=QUIET)
+    assert [failure.job for failure in outcome.failed] == [MISSING, student]
 
 
 @pytest.mark.parametrize(

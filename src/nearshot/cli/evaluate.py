@@ -203,7 +203,7 @@ def _title(evaluation: Evaluation) -> str:
         parts.append(f"power {spec.power:g}")
     if spec.input_size is not None:
         parts.append(f"input size {spec.input_size}")
-    n_skipped = evaluation.accuracy.protocol.classes_left_out
+    n_skipped = evaluation.accuracy.protocol.n_skipped_classes
     if n_skipped:
         parts.append(f"{counted(n_skipped, 'small class', 'small classes')} skipped")
     title = "; ".join(parts)

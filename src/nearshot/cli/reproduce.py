@@ -147,7 +147,8 @@ class Reproduce:
         if self.only:
             states = {}
             for state, alike in plan.by_state.items():
-                states.update(dict.fromkeys((job.id for job in alike), state))
+                for job in alike:
+                    states[job.id] = state
             entries = [(job.name, states[job.id], f"for {', '.join(job.recipes)}") for job in jobs]
         else:
             for recipe in recipes:
@@ -158,7 +159,8 @@ class Reproduce:
         print_entries(f"{size.label}; {counted(len(seeds), 'seed')}", entries, console)
 
     def _plan(self, jobs: Sequence[Job]) -> JobPlan:
-        return plan_jobs(jobs, Results(self.results, self.size), self.runs, train_again=self.train_again)
+        results = Results(self.results, self.size)
+        return plan_jobs(jobs, results, self.runs, train_again=self.train_again)
 
     def _about(self, recipe: Recipe) -> str:
         """Return a recipe's title with its datasets."""

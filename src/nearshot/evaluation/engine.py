@@ -89,7 +89,7 @@ class Task:
             inductive=tally.inductive,
             split=self.data.split,
             fingerprint=self.data.fingerprint,
-            classes_left_out=self.episodes.n_skipped_classes,
+            n_skipped_classes=self.episodes.n_skipped_classes,
         )
         return Accuracy.of_counts(tally.n_correct.sum(1), protocol)
 

@@ -40,7 +40,7 @@ class Protocol:
             queries.
         split: the name of the split, such as "val" or "test".
         fingerprint: the fingerprint of the dataset split.
-        classes_left_out: how many classes were skipped for having too few images.
+        n_skipped_classes: how many classes were skipped for having too few images.
     """
 
     n_way: int
@@ -56,7 +56,7 @@ class Protocol:
     inductive: bool = True
     split: str | None = None
     fingerprint: str | None = None
-    classes_left_out: int = 0
+    n_skipped_classes: int = 0
 
     def __str__(self) -> str:
         parts = [
@@ -71,8 +71,8 @@ class Protocol:
         ]
         if self.split:
             parts.append(f"{self.split} split")
-        if self.classes_left_out:
-            skipped = counted(self.classes_left_out, "class", "classes")
+        if self.n_skipped_classes:
+            skipped = counted(self.n_skipped_classes, "class", "classes")
             parts.append(f"{skipped} with too few images skipped")
         return ", ".join(parts)
 

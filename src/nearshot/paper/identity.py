@@ -1,12 +1,13 @@
 """Identify a training run by those of its resolved settings that differ from the defaults."""
 
+import dataclasses
 import functools
 import hashlib
 import json
 from typing import Any
 
 from nearshot.training import TrainConfig
-from nearshot.training.methods import UnknownMethod, method_as_dict
+from nearshot.training.methods import UnknownMethod
 
 # Settings that change what is measured during training, but not the weights.
 VALIDATION_SETTINGS = (
@@ -16,59 +17,65 @@ VALIDATION_SETTINGS = (
     "validation_n_way",
     "validation_n_query",
 )
-
-
-def has_own_loss(config: TrainConfig) -> bool:
-    """Return whether a run's method is a user's own, which files name by its module and class."""
-    return ":" in config.method_name
+# Methods that are another one if a class has one support image.
+WITH_ONE_SHOT = {"prototypical": "matching", "nca-prototypes": "nca"}
 
 
 def resolved(config: TrainConfig) -> dict[str, Any]:
-    """Return the settings that decide a run's weights; runs that train the same weights have equal ones.
+    """Return the settings that decide a run's weights; runs that train the same have equal ones.
 
     With one shot, Prototypical Networks are Matching Networks, and NCA on queries and prototypes is
     NCA on the batch. NCA ignores roles, so its episodes have images of a class and no shots.
-    Settings that the batches do not use are dropped.
+    Settings that are not used, such as the momentum of Adam, are dropped. Of
+    the method, the name and the settings that differ from its defaults are left.
 
-    >>> from nearshot.training import METHODS
-    >>> first, second = METHODS["prototypical"](n_shot=1), METHODS["matching"](n_shot=1)
-    >>> resolved(TrainConfig(method=first)) == resolved(TrainConfig(method=second))
+    >>> from nearshot.training.methods import MatchingNetworks, PrototypicalNetworks
+    >>> prototypical = TrainConfig(method=PrototypicalNetworks(n_shot=1), images_per_class=8)
+    >>> matching = TrainConfig(method=MatchingNetworks(n_shot=1), images_per_class=8)
+    >>> resolved(prototypical) == resolved(matching)
     True
     """
     unused = {*VALIDATION_SETTINGS, "n_way", "n_query", "images_per_class", "batch_size"}
-    settings = _flat(config)
-    method = settings.pop("method")
-    defaults = method_as_dict(type(config.method)()) if not is_unknown(config) else {}
-    method = {
-        name: value
-        for name, value in method.items()
-        if name == "name" or (name != "n_shot" and value != defaults.get(name))
-    }
-    if config.batch_kind == "episodes":
-        shape = config.shape
-        has_shots = config.method.n_shot is not None
-        if shape.n_shot == 1 and method["name"] == "prototypical":
-            method["name"] = "matching"
-        if shape.n_shot == 1 and method["name"] == "nca-prototypes":
-            method["name"] = "nca"
-            has_shots = False
-        n_shot = shape.n_shot if has_shots else None
-        batches = ["episodes", shape.n_way, shape.images_per_class, n_shot]
-    else:
-        batches = [config.batch_kind, config.batch_size]
     if config.optimiser == "adam":
         unused.update(("momentum", "nesterov"))
     if config.schedule != "steps":
         unused.update(("milestones", "decay"))
+    if config.teacher is None:
+        unused.update(("distillation_weight", "distillation_temperature", "distillation_distance"))
     if not config.augmentation.crop.startswith("padded"):
         unused.add("augmentation.padding")
-    used = {setting: value for setting, value in settings.items() if setting not in unused}
-    return used | {"method": method, "batches": batches, "warm_up": config.warm_up_epochs}
+    settings = {name: value for name, value in _flat(config).items() if name not in unused}
+    return settings | {
+        "method": _method(config),
+        "batches": _batches(config),
+        "warm_up": config.warm_up_epochs,
+    }
 
 
-def is_unknown(config: TrainConfig) -> bool:
-    """Return whether a run's method cannot be imported here."""
-    return isinstance(config.method, UnknownMethod)
+def _method(config: TrainConfig) -> dict[str, Any]:
+    """Return the name of the method and its settings that differ from the defaults."""
+    method = config.method
+    values: dict[str, Any] = config.as_dict()["method"]
+    if isinstance(method, UnknownMethod):
+        return values
+    name = values["name"]
+    if method.n_shot == 1:
+        name = WITH_ONE_SHOT.get(name, name)
+    settings = {"name": name}
+    for field in dataclasses.fields(method):  # type: ignore[arg-type]  # a method is a dataclass
+        # n_shot is a part of the batches.
+        if field.name != "n_shot" and getattr(method, field.name) != field.default:
+            settings[field.name] = values[field.name]
+    return settings
+
+
+def _batches(config: TrainConfig) -> list[Any]:
+    """Return the kind of batches, and their shape or size."""
+    if config.batch_kind != "episodes":
+        return [config.batch_kind, config.batch_size]
+    shape = config.shape
+    n_shot = None if _method(config)["name"] == "nca" else config.method.n_shot
+    return ["episodes", shape.n_way, shape.images_per_class, n_shot]
 
 
 @functools.lru_cache(10_000)
@@ -88,7 +95,7 @@ def validation_id(config: TrainConfig) -> str:
 
 
 def _hash_of_changes(config: TrainConfig, settings: dict[str, Any]) -> str:
-    defaults = _defaults(type(config))  # type: ignore[arg-type]  # a type is hashable
+    defaults = _defaults(type(config))
     changed = {
         name: value
         for name, value in settings.items()
@@ -103,6 +110,8 @@ def _defaults(kind: type[TrainConfig]) -> dict[str, Any]:
 
 
 def _flat(config: TrainConfig) -> dict[str, Any]:
+    """Return the settings in one dictionary, with those of the augmentation."""
     settings = config.as_dict()
-    augmentation = settings.pop("augmentation")
-    return settings | {f"augmentation.{name}": value for name, value in augmentation.items()}
+    for name, value in settings.pop("augmentation").items():
+        settings[f"augmentation.{name}"] = value
+    return settings

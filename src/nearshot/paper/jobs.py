@@ -1,14 +1,14 @@
 """Jobs: the runs that recipes need, each once, and what is left to do of them."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from functools import cached_property
 from pathlib import Path
 
-from nearshot.errors import InputError
+from nearshot.errors import InputError, look_up
 from nearshot.paper.identity import run_id
-from nearshot.paper.recipe import Recipe
+from nearshot.paper.recipe import Recipe, Row
 from nearshot.paper.results import Measurement, Results
 from nearshot.paper.sizes import Size
 from nearshot.training import RunFolder, TrainConfig
@@ -17,12 +17,17 @@ from nearshot.training.run_folder import run_name
 
 @dataclass(frozen=True)
 class Job:
-    """A run with its seed, what to measure beyond validation, and the recipes that need it."""
+    """A run with its seed, what to measure beyond validation, and the recipes that need it.
+
+    Attributes:
+        after: the id of the job that trains its teacher, if it has one.
+    """
 
     config: TrainConfig
     size: Size
     measurements: tuple[Measurement, ...]
     recipes: tuple[str, ...]
+    after: str | None = None
 
     @cached_property
     def id(self) -> str:
@@ -84,20 +89,34 @@ def jobs_of(
     """Return the jobs of some recipes. Equal runs are one job.
 
     Jobs are ordered by seed, so that every table gets its first numbers early. The dataset is as in
-    `Recipe.datasets_for`.
+    `Recipe.datasets_for`. A row's `teacher` is the `run_id` of the settings of another row of the
+    recipe: the student learns from that row's run with the same seed.
     """
     recipes = list(recipes)
     jobs: dict[str, Job] = {}
     for seed in seeds:
         for recipe in recipes:
             for recipe_dataset in recipe.datasets_for(dataset, size):
-                for row in recipe.rows(recipe_dataset):
-                    config = replace(size.change(row.config), seed=seed)
-                    job = Job(config, size, row.to_measure, (recipe.name,))
+                rows = recipe.rows(recipe_dataset)
+                teachers = {run_id(row.config): row.config for row in rows}
+                for row in rows:
+                    job = _job_of(row, recipe.name, size, seed, teachers)
                     if job.id in jobs:
                         job = _merged(jobs[job.id], job)
                     jobs[job.id] = job
     return list(jobs.values())
+
+
+def _job_of(
+    row: Row, recipe: str, size: Size, seed: int, teachers: Mapping[str, TrainConfig]
+) -> Job:
+    """Return the job of a row at a size, with a seed."""
+    config = replace(size.change(row.config), seed=seed)
+    after = None
+    if config.teacher is not None:
+        teacher = look_up(teachers, config.teacher, f"run of {recipe}")
+        after = run_id(replace(size.change(teacher), seed=seed))
+    return Job(config, size, row.to_measure, (recipe,), after)
 
 
 def _merged(first: Job, second: Job) -> Job:

@@ -47,8 +47,8 @@ class FineTuning:
     batch_norm: BatchNormMode = "frozen"
 
 
-# The values of `Measurement.how` name a treatment, a number of views of each image, whose embeddings
-# are averaged, or an adaptation to each support set.
+# The values of `Measurement.how` name a treatment, a number of views of each image, whose
+# embeddings are averaged, or an adaptation to each support set.
 TREATMENTS = {
     "": Treatment(),
     "centred": Treatment(normalise=False),

@@ -113,10 +113,18 @@ class _Progress:
         self.durations: list[float] = []
 
     def start_jobs(self, threads: ThreadPoolExecutor) -> None:
-        """Start jobs for which there is room, except those that other processes hold."""
+        """Start jobs for which there is room.
+
+        Those that other processes hold, and those whose teacher is not trained yet, wait.
+        """
         running_ids = {running.job.id for running in self.running.values()}
+        failed_ids = {failure.job.id for failure in self.outcome.failed}
+        left_ids = {job.id for job in self.outcome.left}
         for job in list(self.outcome.left):
-            if job.id in running_ids:
+            if job.id in running_ids or job.after in left_ids:
+                continue
+            if job.after in failed_ids:
+                self._end(job, "The run of its teacher failed.", "without its teacher")
                 continue
             if len(self.running) >= self.executor.n_at_once:
                 return

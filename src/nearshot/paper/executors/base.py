@@ -6,7 +6,7 @@ import sys
 import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, replace
 from pathlib import Path
 
 from nearshot.errors import InputError, NearshotError
@@ -14,7 +14,8 @@ from nearshot.io import FileLock
 from nearshot.paper.identity import run_id, validation_id
 from nearshot.paper.jobs import Job, has_weights
 from nearshot.paper.measurement import measure
-from nearshot.paper.results import Results, RunResult, result_of
+from nearshot.paper.result_file import RunResult, result_of
+from nearshot.paper.results import Results
 from nearshot.runs import open_run
 from nearshot.text import print_message
 from nearshot.training import Hardware, RunFolder, TrainConfig, train
@@ -141,14 +142,18 @@ def do(task: JobTask) -> RunResult:
     """Train and measure a run, or what is left of it, and return the result."""
     job = task.job
     run = RunFolder(task.run_folder)
-    config = _started_config(run, job)
+    config = _config_to_train(run, job)
     if has_weights(run):
         stores = open_splits(config, task.data_dir)
-        fingerprints = {split: store.fingerprint for split, store in stores.items()}
-        check_same_training(run.read("result.json"), config, fingerprints)
+        result = run.read("result.json")
+        # An initial network and a teacher are not needed any more.
+        fingerprints = dict(result["fingerprints"])
+        for split, store in stores.items():
+            fingerprints[split] = store.fingerprint
+        check_same_training(result, config, fingerprints)
     else:
         is_finished = run.is_finished
-        result = train(
+        trained_run = train(
             config,
             folder=run.path,
             data_dir=task.data_dir,
@@ -156,7 +161,7 @@ def do(task: JobTask) -> RunResult:
             resume=not is_finished,
             overwrite=is_finished,
         )
-        if not result.finished:
+        if not trained_run.finished:
             raise NearshotError(STOPPED)
     trained = open_run(
         run.path,
@@ -166,17 +171,29 @@ def do(task: JobTask) -> RunResult:
         precision="float32",
     )
     evaluations = measure(trained, job.measurements, adapted_episodes=job.size.adapted_episodes)
-    return result_of(run, job.size.name, evaluations, n_sharing=task.n_sharing)
+    return result_of(
+        run,
+        job.size.name,
+        evaluations,
+        n_sharing=task.n_sharing,
+        teacher=job.config.teacher,
+    )
 
 
-def _started_config(run: RunFolder, job: Job) -> TrainConfig:
-    """Return the job's settings, as the folder has them if the run was started with equivalent ones."""
+def _config_to_train(run: RunFolder, job: Job) -> TrainConfig:
+    """Return the job's settings, with the folder of its teacher.
+
+    If the run was started with settings that are equivalent, return those.
+    """
+    config = job.config
+    if job.after is not None:
+        config = replace(config, teacher=str(run.path.parent / job.after))
     if not (run.path / "config.json").is_file():
-        return job.config
+        return config
     started = run.read_config()
-    is_same_run = run_id(started) == run_id(job.config)
-    is_same_validation = validation_id(started) == validation_id(job.config)
-    return started if is_same_run and is_same_validation else job.config
+    is_same_run = run_id(started) == run_id(config)
+    is_same_validation = validation_id(started) == validation_id(config)
+    return started if is_same_run and is_same_validation else config
 
 
 def runs_per_gpu(gpus_per_run: float) -> int:
