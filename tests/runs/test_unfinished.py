@@ -40,9 +40,7 @@ def trained(config: TrainConfig, folder: Path, data_dir: Path) -> TrainResult:
 def a_stopped_run(data_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Stopped:
     """A run of six epochs that was stopped in the middle of its fourth, and what it said of itself."""
     folder = tmp_path_factory.mktemp("unfinished")
-    config = replace(
-        TINY, epochs=6, validate_every=1, method=stops(20)
-    )  # an epoch has 6 steps
+    config = replace(TINY, epochs=6, validate_every=1, method=stops(20))  # an epoch has 6 steps
     return folder / "run", trained(config, folder / "run", data_dir)
 
 
@@ -135,7 +133,9 @@ def test_the_command_line_says_that_a_run_is_unfinished(
         "30",
     ]
     assert main(command) == 0
-    out = " ".join(capsys.readouterr().out.split())
+    printed = capsys.readouterr()
+    assert "Embedding 60 images of tiny" in printed.err
+    out = " ".join(printed.out.split())
     assert "UNFINISHED RUN, after 3 of 6 epochs" in out
     assert (
         "The run is not finished: 3 of 6 epochs are done, and these are the best weights so far."

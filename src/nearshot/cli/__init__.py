@@ -2,6 +2,7 @@
 
 import inspect
 import io
+import logging
 import os
 import platform
 import re
@@ -53,7 +54,7 @@ def main(arguments: list[str] | None = None) -> int:
         console.print(_version())
         return 0
     try:
-        with _print_warnings():
+        with _print_warnings(), _print_log():
             _parse(arguments).run(console)
     except NearshotError as error:
         print_message(error)
@@ -107,6 +108,28 @@ def _print_warnings() -> Iterator[None]:
         warnings.filterwarnings("ignore", module=r"PIL\.")  # about odd metadata
         warnings.showwarning = show  # type: ignore[assignment]
         yield
+
+
+class _PrintMessages(logging.Handler):
+    def emit(self, record: logging.LogRecord) -> None:
+        """Print the message of a record to standard error."""
+        prefix = "warning: " if record.levelno >= logging.WARNING else ""
+        print_message(prefix + record.getMessage())
+
+
+@contextmanager
+def _print_log() -> Iterator[None]:
+    """Print what the library logs, one line a message."""
+    logger = logging.getLogger("nearshot")
+    handler = _PrintMessages()
+    level = logger.level
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(level)
 
 
 def _with_home(argument: str) -> str:
