@@ -1,6 +1,7 @@
 """Probabilities: the posterior of temperatures against a loop, and how honest the average is."""
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,6 +21,7 @@ from nearshot.estimator.calibration import (
     held_out_probabilities,
     weigh_temperatures,
 )
+from nearshot.evaluation import CLASSIFIERS
 
 STEP = (SHARPEST / SOFTEST) ** (1 / GRID_STEPS)
 GRID = [SOFTEST * STEP**number for number in range(80)]  # far beyond where it has weight
@@ -118,3 +120,29 @@ def test_the_temperature_attribute_is_the_geometric_mean() -> None:
     )
     single = FewShotClassifier(temperature=0.1).fit(drawn.support, drawn.labels)
     assert single.fitted_state().temperatures == Temperatures.single(0.1)
+
+
+@pytest.mark.parametrize("classifier", CLASSIFIERS)
+@pytest.mark.parametrize(
+    ("n_shot", "spread"),
+    [
+        (1, 0.7),
+        (5, 1.4),
+        pytest.param(2, 1.0, marks=pytest.mark.slow),
+        pytest.param(10, 1.4, marks=pytest.mark.slow),
+    ],
+)
+def test_probabilities_match_accuracies(classifier: Any, n_shot: int, spread: float) -> None:
+    """Over many support sets, the mean probability of the answer is the mean accuracy."""
+    confidences = []
+    accuracies = []
+    for seed in range(60):
+        drawn = clouds(seed, n_shot=n_shot, spread=spread)
+        model = FewShotClassifier(classifier=classifier).fit(drawn.support, drawn.labels)
+        probabilities = model.predict_proba(drawn.query)
+        np.testing.assert_allclose(probabilities.sum(1), 1)
+        confidences.append(probabilities.max(1).mean())
+        accuracies.append(model.score(drawn.query, drawn.query_labels))
+    assert 0.5 < np.mean(accuracies) < 0.99
+    tolerance = 0.1 if classifier == "knn" else 0.06  # two votes say little
+    assert np.mean(confidences) == pytest.approx(np.mean(accuracies), abs=tolerance)

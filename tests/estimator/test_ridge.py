@@ -1,0 +1,44 @@
+"""Leave-one-out of ridge regression in closed form."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from tests import reference
+from tests.helpers.supports import random_support
+
+from nearshot.estimator.leave_one_out import leave_one_out_rounds
+from nearshot.estimator.ridge import HeldOutRidge
+
+N_CLASSES = 4
+
+
+@pytest.mark.parametrize("dim", [2, 40])
+def test_held_out_scores_against_fits_to_the_kept_images(dim: int) -> None:
+    """With the weights and the penalty of all images."""
+    generator = torch.Generator().manual_seed(0)
+    support = random_support([2, 5, 3, 1], 3)
+    codes = support.codes
+    noise = torch.randn(len(codes), dim, generator=generator, dtype=torch.float64)
+    features = noise + codes[:, None]
+    ridge = HeldOutRidge(replace(support, features=features))
+    weights = len(codes) / N_CLASSES / support.counts.double()[codes]
+    means = [features[codes == code].mean(0) for code in range(N_CLASSES)]
+    squares = (features - torch.stack(means).mean(0)).square().sum(1)
+    penalty = float((weights * squares).mean())
+    n_tested = 0
+    for kept, tested in leave_one_out_rounds(support):
+        scores = ridge.held_out_scores(tested, kept)
+        kept_by_class = [kept[codes[kept] == code] for code in range(N_CLASSES)]
+        for row, image in enumerate(tested):
+            expected = reference.ridge_scores(
+                [features[images] for images in kept_by_class],
+                features[image],
+                weights=weights[torch.cat(kept_by_class)].tolist(),
+                penalty=penalty,
+            )
+            torch.testing.assert_close(
+                scores[row], torch.tensor(expected, dtype=torch.float64), atol=1e-9, rtol=0
+            )
+            n_tested += 1
+    assert n_tested == 10
