@@ -70,7 +70,7 @@ def fit_episodes(
             by_class,
             split,
             1,
-            wanted=max(usual_shots) + usual_queries,
+            images_per_class=max(usual_shots) + usual_queries,
             n_needed=n_way or 2,
         )
         messages += skipped
@@ -170,20 +170,20 @@ def check_split(split: str, labels: Tensor) -> None:
 
 
 def skip_tiny_classes(
-    by_class: ImagesByClass, split: str, least_images: int, *, wanted: int, n_needed: int
+    by_class: ImagesByClass, split: str, least_images: int, *, images_per_class: int, n_needed: int
 ) -> tuple[int, list[str]]:
     """Return the least size of a class that skips a few tiny ones, and a message that names them.
 
     A few are a fifth of the classes at most, as long as `n_needed` remain. Tiny classes have at
-    most half of the images that an episode, which should have `wanted` of a class, can have of each
+    most half of the images that an episode, which should have `images_per_class`, can have of each
     other class; a single image is always tiny.
     """
     all_sizes = enumerate(by_class.sizes.tolist())
     sizes = {index: size for index, size in all_sizes if size >= least_images}
     usable = sorted(size for size in sizes.values() if size > 1)
     n_few = max(0, min(len(usable) // TINY_CLASSES, len(usable) - n_needed))
-    of_others = min([wanted, *usable[n_few:]])
-    tiny = {index: size for index, size in sizes.items() if 2 * size <= of_others}
+    n_of_others = min([images_per_class, *usable[n_few:]])
+    tiny = {index: size for index, size in sizes.items() if 2 * size <= n_of_others}
     if not tiny:
         return least_images, []
     named = [f"{by_class.name(index)!r} ({counted(size, 'image')})" for index, size in tiny.items()]

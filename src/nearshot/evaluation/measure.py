@@ -259,20 +259,32 @@ def evaluate_classes(
         normalise=normalise,
         least_images=least_images,
     )
+    _, by_class = evaluate_with_classes(data, spec, inductive=inductive, progress=progress)
+    return by_class
+
+
+def evaluate_with_classes(
+    data: FeatureSet,
+    spec: EvaluationSpec,
+    *,
+    inductive: bool | None = None,
+    progress: bool | None = None,
+) -> tuple[Accuracy, dict[str, ClassAccuracy]]:
+    """Return the accuracy and that of each class, in one pass."""
     source = EpisodeSource(data.labels, spec, data.class_names)
     task = Task(data, source, progress)
     tally = Tally.begin(task, spec, inductive=inductive)
-    answer(task, [tally])
-    first_images = source.draw(0, n_episodes)[:, :, 0]
+    digest = answer(task, [tally])
+    first_images = source.draw(0, spec.n_episodes)[:, :, 0]
     classes = data.labels.cpu()[first_images].flatten()  # (episode · way,)
-    percent = 100 * tally.n_correct.cpu().double().flatten() / n_query
+    percent = 100 * tally.n_correct.cpu().double().flatten() / spec.n_query
     names = dict(enumerate(data.class_names))
-    accuracies = {}
+    by_class = {}
     for label in classes.unique().tolist():
         of_class = percent[classes == label]
         name = names.get(label, str(label))
-        accuracies[name] = ClassAccuracy(float(of_class.mean()), interval(of_class), len(of_class))
-    return accuracies
+        by_class[name] = ClassAccuracy(float(of_class.mean()), interval(of_class), len(of_class))
+    return task.accuracy(tally, digest), by_class
 
 
 def score_predictions(

@@ -104,19 +104,19 @@ def multiply_in_cache(
     for start in range(0, len(rows), at_once):
         part = all_rows[start : start + at_once]
         n_part = len(part)
-        here = slice(start, start + n_part)
+        episodes = slice(start, start + n_part)
         # Rows are in range: "clip" spares NumPy the checks, and a copy that it would make for them.
         gathered = all_features.take(part.ravel(), axis=0, out=buffer[: part.size], mode="clip")
         gathered = gathered.reshape(n_part, shape.batch_size, dim)
         query = gathered[:, :n_queries].swapaxes(1, 2)  # (episode, dim, query)
         support = gathered[:, n_queries:].reshape(n_part, shape.n_way, shape.n_shot, dim)
         if needs_images:
-            np.matmul(support, query[:, None], out=to_images[here])
+            np.matmul(support, query[:, None], out=to_images[episodes])
         for n_shot, to_sum in to_sums.items():
             sums = np.add.reduce(support[:, :, :n_shot], axis=2, out=sum_buffer[:n_part])
-            np.vecdot(sums, sums, out=squares[n_shot][here])
+            np.vecdot(sums, sums, out=squares[n_shot][episodes])
             if not needs_images:
-                np.matmul(sums, query, out=to_sum[here])
+                np.matmul(sums, query, out=to_sum[episodes])
 
 
 def multiply_at_once(

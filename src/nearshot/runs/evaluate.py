@@ -13,14 +13,9 @@ import torch
 from nearshot.data import Store
 from nearshot.devices import Precision
 from nearshot.episode_shape import ImagesByClass
-from nearshot.evaluation import (
-    Accuracy,
-    ClassAccuracy,
-    EvaluationSpec,
-    evaluate_classes,
-    evaluate_many,
-)
+from nearshot.evaluation import Accuracy, ClassAccuracy, EvaluationSpec, evaluate_many
 from nearshot.evaluation.classifiers import classifier_name, is_built_in
+from nearshot.evaluation.measure import evaluate_with_classes
 from nearshot.runs.network import TrainedNetwork
 from nearshot.runs.run import TrainedRun, TrainedWeights, Unfinished, open_run, open_weights
 
@@ -262,21 +257,11 @@ def _measure(
     progress: bool | None,
 ) -> Evaluation:
     features = network.feature_set(store, spec)
-    (accuracy,) = evaluate_many(features, specs=[spec], inductive=inductive, progress=progress)
-    accuracies_by_class = None
+    class_accuracies = None
     if by_class:
-        accuracies_by_class = evaluate_classes(
-            features,
-            n_way=spec.n_way,
-            n_shot=spec.n_shot,
-            n_query=spec.n_query,
-            n_episodes=spec.n_episodes,
-            seed=spec.seed,
-            classifier=spec.classifier,
-            centred=spec.centred,
-            normalise=spec.normalise,
-            least_images=spec.least_images,
-            inductive=inductive,
-            progress=progress,
+        accuracy, class_accuracies = evaluate_with_classes(
+            features, spec, inductive=inductive, progress=progress
         )
-    return Evaluation(spec, accuracy, network.name, dataset, by_class=accuracies_by_class)
+    else:
+        (accuracy,) = evaluate_many(features, specs=[spec], inductive=inductive, progress=progress)
+    return Evaluation(spec, accuracy, network.name, dataset, by_class=class_accuracies)

@@ -165,7 +165,7 @@ def _least_images(
     else:
         n_needed = config.batch_size // wanted
     return skip_tiny_classes(
-        by_class, "training", config.least_images, wanted=wanted, n_needed=n_needed
+        by_class, "training", config.least_images, images_per_class=wanted, n_needed=n_needed
     )
 
 
