@@ -16,11 +16,12 @@ from nearshot.episode_shape import EpisodeShape
 from nearshot.losses import count_pairs
 from nearshot.paper import RECIPES, Results
 from nearshot.paper.figures import NEGATIVE, POSITIVE, line_with_band, style_of
-from nearshot.paper.numbers import figure_config
+from nearshot.paper.numbers import FLOOR, figure_config
 from nearshot.paper.recipes import pairs
 from nearshot.paper.recipes.pair_subsampling import FRACTIONS
 from nearshot.paper.results import Measurement
 from nearshot.paper.sizes import PAPER
+from nearshot.training.methods import NCA
 
 SHAPES = [EpisodeShape(2, 4, 1), EpisodeShape(5, 2, 3), EpisodeShape(3, 1, 1)]
 FIGURES = ("batch-size", "pair-subsampling", "ablations")
@@ -116,7 +117,7 @@ def test_no_text_is_cut_off_or_overlaps_and_the_title_says_what_intervals_are_ov
 def test_a_band_is_an_interval_or_goes_from_one_of_two_seeds_to_the_other(
     per_seed: tuple[float, ...], half: float, folder: Path
 ) -> None:
-    config = figure_config("cifar-fs", "nca", 512)
+    config = figure_config("cifar-fs", NCA(background=FLOOR), 512)
     of_one_seed = Results(folder, seeds=[0]).accuracy(config, Measurement("val", 5))
     assert of_one_seed is not None
     accuracy = replace(

@@ -17,8 +17,9 @@ from nearshot.cli import main
 from nearshot.paper import RECIPES, Reproduction, Results, reproduce
 from nearshot.paper.identity import resolved, run_id
 from nearshot.paper.jobs import jobs_of
-from nearshot.paper.numbers import TRAINING_CLASSES, figure_config
+from nearshot.paper.numbers import TRAINING_CLASSES
 from nearshot.paper.recipe import outputs_of
+from nearshot.paper.recipes import last_epoch
 from nearshot.paper.recipes.comparison import ROWS
 from nearshot.paper.recipes.strong import CANDIDATE, INGREDIENTS, config_with
 from nearshot.paper.results import RunResult
@@ -220,11 +221,11 @@ def test_the_last_epoch_is_that_of_the_log_and_the_best_may_be_earlier(tmp_path:
     """With one seed on a side, the difference is that of the seed that both have."""
     results = Results(tmp_path, seeds=[0, 1])
     for method, seed, curve in (
-        ("nca", 0, (60, 66, 59)),
-        ("nca", 1, (60, 66, 61)),
-        ("prototypical", 1, (60, 62, 63)),
+        ("NCA", 0, (60, 66, 59)),
+        ("NCA", 1, (60, 66, 61)),
+        ("PN", 1, (60, 62, 63)),
     ):
-        config = figure_config("cifar-fs", method, 512)
+        config = last_epoch.variants("cifar-fs", method)["as published"]
         put(results, config, 60.0, seeds=[seed])
         (run,) = [run for run in results.runs(config) if run.seed == seed]
         history = []

@@ -17,7 +17,7 @@ from tests.helpers.made_up import make_up, put
 
 from nearshot.paper import RECIPES, Results
 from nearshot.paper.accuracy_table import rank_correlation
-from nearshot.paper.numbers import Number, figure_config
+from nearshot.paper.numbers import FLOOR, Number, figure_config
 from nearshot.paper.recipe import outputs_of
 from nearshot.paper.recipes import batch_size
 from nearshot.paper.results import Measurement
@@ -31,10 +31,11 @@ from nearshot.paper.tables import (
     paper_difference_cell,
 )
 from nearshot.training import PRESETS
+from nearshot.training.methods import NCA
 from nearshot.training.run_folder import run_name
 
 ROOT = Path(__file__).parents[2]
-NCA_512 = figure_config("cifar-fs", "nca", 512)
+NCA_512 = figure_config("cifar-fs", NCA(background=FLOOR), 512)
 ONE_SHOT = Measurement("val", 1)
 
 
@@ -96,7 +97,7 @@ def test_a_seed_that_one_run_has_is_missing_from_the_others(tmp_path: Path) -> N
 
 def test_rank_correlation_is_that_of_ranks(folder: Path) -> None:
     results = Results(folder, seeds=[0, 1])
-    rows = batch_size.table_rows("cifar-fs", "prototypical")
+    rows = batch_size.table_rows("cifar-fs", batch_size.PN)
     sides = [(row.config, ONE_SHOT) for row in rows]
     numbers = [float(number) for number in range(len(rows))]
     accuracies = [results.accuracy(*side) for side in sides]
@@ -119,7 +120,7 @@ def test_the_batch_size_table_has_both_rank_correlations_of_the_paper(folder: Pa
     """With the paper's accuracies, without its doubtful row; and with the numbers of pairs."""
     results = Results(folder, seeds=[0, 1])
     table, of_matching = tables_of("batch-size", results)
-    rows = [row for row in batch_size.table_rows("cifar-fs", "prototypical") if not row.doubtful]
+    rows = [row for row in batch_size.table_rows("cifar-fs", batch_size.PN) if not row.doubtful]
     assert len(rows) == 20
     papers = [row.paper[0] for row in rows]
     expected = rank_correlation(
@@ -139,7 +140,7 @@ def test_every_run_has_its_accuracy_and_epoch(folder: Path) -> None:
     assert len(table.rows) == len(list(results)) > 20
     # Whatever seeds were requested.
     assert {str(row.cells[1]) for row in table.rows} == {"0", "1"}
-    config = replace(figure_config("cifar-fs", "nca", 256), seed=1)
+    config = replace(figure_config("cifar-fs", NCA(background=FLOOR), 256), seed=1)
     (row,) = [row for row in table.rows if row.cells[0] == run_name(config)]
     run = results.get(config)
     assert run is not None

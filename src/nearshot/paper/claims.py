@@ -29,8 +29,11 @@ from nearshot.paper.recipes import (
 from nearshot.paper.recipes.ablations import row_config
 from nearshot.paper.recipes.batch_size import (
     IN_FIGURE,
-    METHODS,
+    MN,
+    NETWORKS,
+    PN,
     SETUPS,
+    Network,
     Setup,
     setup_config,
     setup_name,
@@ -181,16 +184,15 @@ def _setup_differences(
     results: Results,
     dataset: str,
     pairs: Callable[[int], Iterable[tuple[Setup, Setup]]],
-    methods: Sequence[str] = tuple(METHODS),
+    networks: Sequence[Network] = NETWORKS,
     sizes: Sequence[int] = BATCH_SIZES,
 ) -> Iterator[Compared]:
-    for method, size in product(methods, sizes):
-        _, classifier = METHODS[method]
+    for network, size in product(networks, sizes):
         for first, second in pairs(size):
-            name = f"{setup_name(method, first)} minus {setup_name(method, second)}, batch {size}"
-            first_config = setup_config(dataset, method, size, first)
-            second_config = setup_config(dataset, method, size, second)
-            yield from _of_runs(results, name, first_config, second_config, classifier)
+            name = f"{setup_name(network, first)} minus {setup_name(network, second)}, batch {size}"
+            first_config = setup_config(dataset, network, size, first)
+            second_config = setup_config(dataset, network, size, second)
+            yield from _of_runs(results, name, first_config, second_config, network.classifier)
 
 
 def nca_and_setups(size: int) -> Iterable[tuple[Setup, Setup]]:
@@ -231,13 +233,13 @@ def more_and_fewer_pairs(size: int, shares: Mapping[Setup, float]) -> list[tuple
 
 def best_of_figure_2(results: Results, dataset: str) -> Iterator[Compared]:
     """Yield the paper's best setup with batches of 512 minus every other point of Figure 2."""
-    for method, size, setup in product(METHODS, BATCH_SIZES, IN_FIGURE):
+    for network, size, setup in product(NETWORKS, BATCH_SIZES, IN_FIGURE):
         if (size, setup) != (512, BEST_SETUP):
-            _, classifier = METHODS[method]
-            best = setup_config(dataset, method, 512, BEST_SETUP)
-            other = setup_config(dataset, method, size, setup)
-            names = f"{setup_name(method, BEST_SETUP)}, batch 512 minus {setup_name(method, setup)}"
-            yield from _of_runs(results, f"{names}, batch {size}", best, other, classifier)
+            best = setup_config(dataset, network, 512, BEST_SETUP)
+            other = setup_config(dataset, network, size, setup)
+            best_name = f"{setup_name(network, BEST_SETUP)}, batch 512"
+            name = f"{best_name} minus {setup_name(network, setup)}, batch {size}"
+            yield from _of_runs(results, name, best, other, network.classifier)
 
 
 def ranking(results: Results, dataset: str) -> Iterator[Compared]:
@@ -245,15 +247,15 @@ def ranking(results: Results, dataset: str) -> Iterator[Compared]:
     for size in BATCH_SIZES:
         shares = {}
         for setup in (None, *SETUPS):
-            config = setup_config(dataset, "prototypical", size, setup)
+            config = setup_config(dataset, PN, size, setup)
             shares[setup] = share_of_pairs(results.size.change(config))
         pairs = partial(more_and_fewer_pairs, shares=shares)
-        yield from _setup_differences(results, dataset, pairs, ("prototypical",), (size,))
+        yield from _setup_differences(results, dataset, pairs, (PN,), (size,))
 
 
 def papers_exceptions(results: Results, dataset: str) -> Iterator[Compared]:
     """Yield the exceptions of Appendix E, of PN."""
-    return _setup_differences(results, dataset, exceptions, ("prototypical",))
+    return _setup_differences(results, dataset, exceptions, (PN,))
 
 
 def _fraction_differences(
@@ -287,24 +289,24 @@ def along_the_curve(results: Results, dataset: str) -> Iterator[Compared]:
     yield from _fraction_differences(results, dataset, neighbours)
     shares: dict[Setup, float] = {}
     for setup in IN_FIGURE:
-        shares[setup] = share_of_pairs(setup_config(dataset, "matching", BATCH_SIZE, setup))
+        shares[setup] = share_of_pairs(setup_config(dataset, MN, BATCH_SIZE, setup))
     pairs = partial(more_and_fewer_pairs, shares=shares)
     yield from _setup_differences(results, dataset, pairs, sizes=(BATCH_SIZE,))
 
 
 def distances_from_the_curve(results: Results, dataset: str) -> Iterator[Compared]:
     """Yield PN and MN minus NCA's subsampling curve, at the share of the pairs that they use."""
-    for (method, (_, classifier)), setup, n_shot in product(METHODS.items(), IN_FIGURE, SHOTS):
-        config = setup_config(dataset, method, BATCH_SIZE, setup)
-        measurement = Measurement("val", n_shot, classifier)
+    for network, setup, n_shot in product(NETWORKS, IN_FIGURE, SHOTS):
+        config = setup_config(dataset, network, BATCH_SIZE, setup)
+        measurement = Measurement("val", n_shot, network.classifier)
         share = share_of_pairs(results.size.change(config))
         firsts = [accuracy.mean for accuracy in results.accuracies(config, measurement).values()]
         curve = _curve(results, dataset, measurement, share)
         seeds = None
         if firsts and curve:
             seeds = SeedComparison(tuple(firsts), tuple(curve), is_paired=False)
-        name = f"{setup_name(method, setup)} minus the curve at {100 * share:.0f} % of the pairs"
-        yield Compared(f"{name}, {classifier}, {n_shot}-shot", seeds)
+        name = f"{setup_name(network, setup)} minus the curve at {100 * share:.0f} % of the pairs"
+        yield Compared(f"{name}, {network.classifier}, {n_shot}-shot", seeds)
 
 
 def _curve(results: Results, dataset: str, measurement: Measurement, share: float) -> list[float]:

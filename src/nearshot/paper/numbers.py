@@ -4,40 +4,33 @@ No other module has such numbers.
 """
 
 import re
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Any, Literal, NamedTuple
 
 from nearshot.episode_shape import EpisodeShape
-from nearshot.training import METHODS, PRESETS, TrainConfig
-from nearshot.training.methods import change_method
+from nearshot.training import PRESETS, Method, TrainConfig
 
 BATCH_SIZES = (128, 256, 512)
 SHOTS = (1, 5)
+# The published arithmetic adds this to what is not a positive; see the recipe `floor`.
+FLOOR = 1e-10
 # Classes, and images of each.
 TRAINING_CLASSES = {"cifar-fs": (64, 600), "mini-imagenet": (64, 600)}
 TITLES = {"knn": "k-NN", "soft": "soft assignment", "centroid": "nearest centroid"}
 
 
 def figure_config(
-    dataset: str, method: str, batch_size: int, *, n_shot: int = 5, images_per_class: int = 16
+    dataset: str, method: Method, batch_size: int, *, images_per_class: int = 16
 ) -> TrainConfig:
     """Return the settings of Figures 2 to 4: 120 epochs, no projection, no temperature."""
-    config = with_settings(PRESETS[f"{dataset}-prototypical"], n_shot=n_shot)
     return replace(
-        config,
-        method=change_method(config.method, METHODS[method]),
+        PRESETS[f"{dataset}-prototypical"],
+        method=method,
         epochs=120,
         steps_per_epoch=None,
         batch_size=batch_size,
         images_per_class=images_per_class,
     )
-
-
-def with_settings(config: TrainConfig, **changes: Any) -> TrainConfig:
-    """Return the settings with some changed, those of the method among them."""
-    names = [item.name for item in fields(config.method)]  # type: ignore[arg-type]
-    of_method = {name: changes.pop(name) for name in names if name in changes}
-    return replace(config, method=replace(config.method, **of_method), **changes)  # type: ignore[type-var]
 
 
 class Number(str):

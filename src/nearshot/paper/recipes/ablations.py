@@ -18,12 +18,12 @@ from matplotlib.figure import Figure as Drawing
 
 from nearshot.paper.accuracy_table import both_shots, our_cell
 from nearshot.paper.figures import dots, finish, heading, new_drawing
-from nearshot.paper.numbers import BATCH_SIZES, SHOTS, TITLES, figure_config, with_settings
+from nearshot.paper.numbers import BATCH_SIZES, FLOOR, SHOTS, TITLES, figure_config
 from nearshot.paper.recipe import Recipe, Row
 from nearshot.paper.results import Measurement, Results
 from nearshot.paper.tables import Figure, Table
-from nearshot.training import TrainConfig
-from nearshot.training.methods import NCA, MatchingNetworks, NCAWithPrototypes, change_method
+from nearshot.training import Method, TrainConfig
+from nearshot.training.methods import NCA, MatchingNetworks, NCAWithPrototypes, PrototypicalNetworks
 
 ROWS = {
     1: "NCA",
@@ -58,18 +58,22 @@ VERSIONS = (PROTOTYPICAL, MATCHING)
 
 def row_config(dataset: str, row: int, batch_size: int) -> TrainConfig:
     """Return the settings of a row of Figure 4."""
-    five_shots = figure_config(dataset, "prototypical", batch_size, n_shot=5, images_per_class=8)
-    nca = replace(five_shots, method=change_method(five_shots.method, NCA))
-    configs = {
-        1: nca,
-        2: replace(nca, batches="independent"),
-        3: replace(nca, batches="episodes"),
-        4: with_settings(five_shots, n_shot=1),
+    five_shots = PrototypicalNetworks(n_shot=5, background=FLOOR)
+    methods: dict[int, Method] = {
+        1: NCA(background=FLOOR),
+        2: NCA(background=FLOOR),
+        3: NCA(background=FLOOR),
+        4: replace(five_shots, n_shot=1),
         5: five_shots,
-        6: replace(five_shots, method=change_method(five_shots.method, MatchingNetworks)),
-        7: replace(five_shots, method=change_method(five_shots.method, NCAWithPrototypes)),
+        6: MatchingNetworks(n_shot=5, background=FLOOR),
+        7: NCAWithPrototypes(n_shot=5, background=FLOOR),
     }
-    return configs[row]
+    config = figure_config(dataset, methods[row], batch_size, images_per_class=8)
+    if row == 2:
+        return replace(config, batches="independent")
+    if row == 3:
+        return replace(config, batches="episodes")
+    return config
 
 
 def rows(dataset: str) -> list[Row]:

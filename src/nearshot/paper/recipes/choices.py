@@ -12,25 +12,28 @@ from dataclasses import replace
 
 from nearshot.data.augment import Augmentation
 from nearshot.paper.accuracy_table import PAPER_DATASETS, accuracy_table, both_shots
-from nearshot.paper.numbers import figure_config, with_settings
+from nearshot.paper.numbers import FLOOR, figure_config
 from nearshot.paper.recipe import Recipe, Row
 from nearshot.paper.results import Results
 from nearshot.paper.tables import Table
+from nearshot.training.methods import NCA, MatchingNetworks
 
 NOTE = "Cosine distances are divided by a temperature of 0.1: at 1 they hardly differ."
 
 
 def rows(dataset: str) -> list[Row]:
     """Return NCA and Matching Networks, and what the text discusses of each."""
-    nca = figure_config(dataset, "nca", 512)
-    matching = figure_config(dataset, "matching", 512)
+    nca = figure_config(dataset, NCA(background=FLOOR), 512)
+    projected = NCA(background=FLOOR, projection=128)
+    euclidean = MatchingNetworks(background=FLOOR)
+    cosine = replace(euclidean, distance="cosine", temperature=0.1)
     configs = {
         "NCA": nca,
-        "NCA, projection to 128": with_settings(nca, projection=128),
+        "NCA, projection to 128": replace(nca, method=projected),
         "NCA, 240 epochs": replace(nca, epochs=240),
         "NCA, DropBlock": replace(nca, backbone="resnet12-dropblock"),
-        "MN, Euclidean": matching,
-        "MN, cosine": with_settings(matching, distance="cosine", temperature=0.1),
+        "MN, Euclidean": figure_config(dataset, euclidean, 512),
+        "MN, cosine": figure_config(dataset, cosine, 512),
         "NCA, flips and centre crops": replace(nca, augmentation=Augmentation(crop="centre")),
     }
     result = []

@@ -11,39 +11,47 @@ other ways to keep the first steps from saturating. Validation split, nearest ce
 from dataclasses import replace
 
 from nearshot.paper.accuracy_table import PAPER_DATASETS, both_shots, our_cell
-from nearshot.paper.numbers import SHOTS, figure_config, with_settings
+from nearshot.paper.numbers import FLOOR, SHOTS, figure_config
 from nearshot.paper.recipe import Recipe, Row
 from nearshot.paper.results import Results
 from nearshot.paper.tables import Table
 from nearshot.training import TrainConfig
+from nearshot.training.methods import NCA, MatchingNetworks, PrototypicalNetworks
 
-METHODS = {"nca": "NCA", "prototypical": "PN", "matching": "MN"}
+METHODS: dict[str, NCA | PrototypicalNetworks | MatchingNetworks] = {
+    "NCA": NCA(background=FLOOR),
+    "PN": PrototypicalNetworks(background=FLOOR),
+    "MN": MatchingNetworks(background=FLOOR),
+}
 WARM_UP = "floor, warm-up of 10 epochs"
 LEARNT_TEMPERATURE = "exact, temperature learnt from 640"
 
 
 def variants(dataset: str, method: str) -> dict[str, TrainConfig]:
-    """Return the settings of a method's variants, by label."""
-    floor = figure_config(dataset, method, 512)
-    exact = with_settings(floor, background=0.0)
+    """Return the settings of the variants of one of the methods, by label."""
+    floor = METHODS[method]
+    exact = replace(floor, background=0.0)
+    learnt = replace(exact, temperature=640.0, learn_temperature=True)
+    with_floor = figure_config(dataset, floor, 512)
+    without_floor = figure_config(dataset, exact, 512)
     return {
-        "floor 1e-10 (published)": floor,
-        "exact": exact,
-        "exact, warm-up of 10 epochs": replace(exact, warm_up=10.0),
-        LEARNT_TEMPERATURE: with_settings(exact, temperature=640.0, learn_temperature=True),
-        "exact, temperature 64": with_settings(exact, temperature=64.0),
-        "exact, temperature 640": with_settings(exact, temperature=640.0),
-        "floor, Nesterov": replace(floor, nesterov=True),
-        WARM_UP: replace(floor, warm_up=10.0),
+        "floor 1e-10 (published)": with_floor,
+        "exact": without_floor,
+        "exact, warm-up of 10 epochs": replace(without_floor, warm_up=10.0),
+        LEARNT_TEMPERATURE: figure_config(dataset, learnt, 512),
+        "exact, temperature 64": figure_config(dataset, replace(exact, temperature=64.0), 512),
+        "exact, temperature 640": figure_config(dataset, replace(exact, temperature=640.0), 512),
+        "floor, Nesterov": replace(with_floor, nesterov=True),
+        WARM_UP: replace(with_floor, warm_up=10.0),
     }
 
 
 def rows(dataset: str) -> list[Row]:
     """Return every variant of every method."""
     result = []
-    for method, title in METHODS.items():
+    for method in METHODS:
         for label, config in variants(dataset, method).items():
-            labels = (title, label)
+            labels = (method, label)
             result.append(Row(labels, config, both_shots(), from_validation=True))
     return result
 
@@ -53,8 +61,8 @@ def tables(results: Results, dataset: str) -> list[Table]:
     by_labels = {row.labels: row for row in rows(dataset)}
     name = results.dataset(dataset)
     columns = ["loss and schedule"]
-    for title in METHODS.values():
-        columns += [f"{title} {n_shot}-shot" for n_shot in SHOTS]
+    for method in METHODS:
+        columns += [f"{method} {n_shot}-shot" for n_shot in SHOTS]
     table = Table(
         f"floor-{name}",
         f"The floor of the published arithmetic, and what can replace it: {name}, validation "
@@ -62,10 +70,10 @@ def tables(results: Results, dataset: str) -> list[Table]:
         columns,
         results.label,
     )
-    for label in variants(dataset, "nca"):
+    for label in variants(dataset, "NCA"):
         cells = []
-        for title in METHODS.values():
-            row = by_labels[title, label]
+        for method in METHODS:
+            row = by_labels[method, label]
             cells += [our_cell(results, row.cell(column)) for column in range(len(SHOTS))]
         table.add_row(label, *cells)
     return [table]

@@ -18,7 +18,7 @@ from nearshot.paper.results import Results
 from nearshot.paper.tables import Table
 from nearshot.training import TrainConfig
 
-METHODS = {"nca": "NCA", "prototypical": "PN"}
+METHODS = ("NCA", "PN")
 NOTE = (
     "From the runs' logs. ± is Welch's interval between training seeds where both sides have "
     "several; there is none with one seed."
@@ -26,8 +26,8 @@ NOTE = (
 
 
 def variants(dataset: str, method: str) -> dict[str, TrainConfig]:
-    """Return the settings of a method's variants, by label."""
-    published = figure_config(dataset, method, 512)
+    """Return the settings of the variants of one of the methods, by label."""
+    published = figure_config(dataset, floor.METHODS[method], 512)
     floors = floor.variants(dataset, method)
     return {
         "as published": published,
@@ -42,9 +42,9 @@ def variants(dataset: str, method: str) -> dict[str, TrainConfig]:
 def rows(dataset: str) -> list[Row]:
     """Return every variant of both methods."""
     result = []
-    for method, title in METHODS.items():
+    for method in METHODS:
         for label, config in variants(dataset, method).items():
-            result.append(Row((label, title), config, from_validation=True))
+            result.append(Row((label, method), config, from_validation=True))
     return result
 
 
@@ -58,8 +58,8 @@ def tables(results: Results, dataset: str) -> list[Table]:
         results.label,
         [NOTE],
     )
-    nca = variants(dataset, "nca")
-    prototypical = variants(dataset, "prototypical")
+    nca = variants(dataset, "NCA")
+    prototypical = variants(dataset, "PN")
     for label in nca:
         for n_shot in SHOTS:
             nca_curves = curves_of(results, nca[label], n_shot)

@@ -7,19 +7,28 @@ Validation split, nearest centroid and soft assignment, batches of 512 and 120 e
 """
 
 from nearshot.paper.accuracy_table import PAPER_DATASETS, accuracy_table, both_shots
-from nearshot.paper.numbers import SHOTS, figure_config
+from nearshot.paper.numbers import FLOOR, SHOTS, figure_config
 from nearshot.paper.recipe import Recipe, Row
 from nearshot.paper.results import Results
 from nearshot.paper.tables import Table
+from nearshot.training import Method
+from nearshot.training.methods import (
+    NCA,
+    MatchingNetworks,
+    NCAWithPrototypes,
+    PrototypicalNetworks,
+    SimpleShot,
+    SupCon,
+)
 
 # Named here, so that a new method does not change this table.
-METHODS = {
-    "nca": "NCA",
-    "prototypical": "Prototypical Networks",
-    "matching": "Matching Networks",
-    "nca-prototypes": "NCA with prototypes",
-    "simpleshot": "SimpleShot",
-    "supcon": "SupCon",
+METHODS: dict[str, Method] = {
+    "NCA": NCA(background=FLOOR),
+    "Prototypical Networks": PrototypicalNetworks(background=FLOOR),
+    "Matching Networks": MatchingNetworks(background=FLOOR),
+    "NCA with prototypes": NCAWithPrototypes(background=FLOOR),
+    "SimpleShot": SimpleShot(),
+    "SupCon": SupCon(),
 }
 CLASSIFIERS = ("centroid", "soft")
 
@@ -30,7 +39,7 @@ def rows(dataset: str) -> list[Row]:
     for classifier in CLASSIFIERS:
         measurements += both_shots(classifier=classifier)
     result = []
-    for method, title in METHODS.items():
+    for title, method in METHODS.items():
         config = figure_config(dataset, method, 512)
         result.append(Row(title, config, measurements, from_validation=True))
     return result

@@ -12,12 +12,14 @@ from itertools import product
 
 from nearshot.losses import count_pairs
 from nearshot.paper.accuracy_table import both_shots, our_cell
-from nearshot.paper.numbers import TRAINING_CLASSES, with_settings
+from nearshot.paper.numbers import FLOOR, TRAINING_CLASSES, figure_config
 from nearshot.paper.recipe import Recipe, Row, like
 from nearshot.paper.recipes.batch_size import (
     IN_FIGURE,
-    METHODS,
+    NETWORKS,
+    PN,
     Lines,
+    Network,
     draw_panels,
     line_name,
     setup_config,
@@ -25,7 +27,7 @@ from nearshot.paper.recipes.batch_size import (
     share_of_pairs,
 )
 from nearshot.paper.recipes.pairs import shuffled_pairs
-from nearshot.paper.results import Results
+from nearshot.paper.results import Measurement, Results
 from nearshot.paper.tables import MISSING, Cell, Figure, Table, number_cell
 from nearshot.training import TrainConfig
 from nearshot.training.methods import NCA
@@ -37,8 +39,8 @@ MEASUREMENTS = [*both_shots(classifier="centroid"), *both_shots(classifier="soft
 
 def subsampled(dataset: str, fraction: float) -> TrainConfig:
     """Return NCA that keeps a fraction of its pairs."""
-    nca = setup_config(dataset, "nca", BATCH_SIZE, None)
-    return with_settings(nca, keep_positives=fraction, keep_negatives=fraction)
+    method = NCA(background=FLOOR, keep_positives=fraction, keep_negatives=fraction)
+    return figure_config(dataset, method, BATCH_SIZE)
 
 
 def nca_rows(dataset: str) -> list[Row]:
@@ -52,11 +54,16 @@ def nca_rows(dataset: str) -> list[Row]:
 def episode_rows(dataset: str) -> list[Row]:
     """Return the setups of PN and MN, each with its own classifier."""
     result = []
-    for (method, (_, classifier)), setup in product(METHODS.items(), IN_FIGURE):
-        config = setup_config(dataset, method, BATCH_SIZE, setup)
-        own = [one if one.classifier == classifier else None for one in MEASUREMENTS]
-        result.append(Row(setup_name(method, setup), config, own, from_validation=True))
+    for network, setup in product(NETWORKS, IN_FIGURE):
+        config = setup_config(dataset, network, BATCH_SIZE, setup)
+        own = [_if_of(network, measurement) for measurement in MEASUREMENTS]
+        result.append(Row(setup_name(network, setup), config, own, from_validation=True))
     return result
+
+
+def _if_of(network: Network, measurement: Measurement) -> Measurement | None:
+    """Return a measurement if it has the network's classifier."""
+    return measurement if measurement.classifier == network.classifier else None
 
 
 def rows(dataset: str) -> list[Row]:
@@ -68,7 +75,7 @@ def tables(results: Results, dataset: str) -> list[Table]:
     """Return the accuracies by the share of the pairs."""
     name = results.dataset(dataset)
     where = like("Figure 3", dataset)
-    columns = [f"{one.n_shot}-shot {one.classifier}" for one in MEASUREMENTS]
+    columns = [f"{measured.n_shot}-shot {measured.classifier}" for measured in MEASUREMENTS]
     table = Table(
         f"pair-subsampling-{name}",
         f"A fraction of the pairs of a batch ({where}): {name}, validation split",
@@ -104,7 +111,7 @@ def _positives(results: Results, config: TrainConfig) -> Cell:
 
 def _about_positives(results: Results, dataset: str) -> list[str]:
     """Return a note that a share of all pairs is not the same share of the positives."""
-    episodes = setup_config(dataset, "prototypical", BATCH_SIZE, IN_FIGURE[0])
+    episodes = setup_config(dataset, PN, BATCH_SIZE, IN_FIGURE[0])
     shuffled = _positives(results, subsampled(dataset, 1.0))
     if shuffled.value is None:
         return []
@@ -117,11 +124,11 @@ def _about_positives(results: Results, dataset: str) -> list[str]:
     ]
 
 
-def _lines(results: Results, dataset: str, method: str) -> Lines:
+def _lines(results: Results, dataset: str, network: Network) -> Lines:
     curve = [(100 * fraction, subsampled(dataset, fraction)) for fraction in FRACTIONS]
     lines = {"NCA, subsampled": curve}
     for setup in IN_FIGURE:
-        config = setup_config(dataset, method, BATCH_SIZE, setup)
+        config = setup_config(dataset, network, BATCH_SIZE, setup)
         share = share_of_pairs(results.size.change(config))
         lines[line_name(setup)] = [(100 * share, config)]
     return lines

@@ -10,63 +10,138 @@ Students of an earlier run are not among them, since no run of a recipe depends 
 them with `nearshot train --teacher`. 21 runs a seed, five minutes each on an H200 at 32×32.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import Any
 
 from nearshot.paper.accuracy_table import PAPER_DATASETS, both_shots, paired_table
 from nearshot.paper.measurement import VIEWS
-from nearshot.paper.numbers import SHOTS, with_settings
+from nearshot.paper.numbers import SHOTS
 from nearshot.paper.recipe import Recipe, Row
 from nearshot.paper.results import Measurement, Results
 from nearshot.paper.tables import Table
-from nearshot.training import METHODS, PRESETS, TrainConfig
-from nearshot.training.methods import change_method
+from nearshot.training import PRESETS, TrainConfig
+from nearshot.training.methods import NCA, SimpleShot
 
-# What the plain recipe changes of the paper's SimpleShot; settings of the augmentation have the
-# prefix "augmentation.".
-PLAIN: dict[str, Any] = {
-    "backbone": "resnet12-metaopt",
-    "epochs": 100,
-    "batch_size": 256,
-    "nesterov": True,
-    "schedule": "cosine",
-    "warm_up": 2.0,
-    "augmentation.crop": "padded",
-    "augmentation.brightness": 0.4,
-    "augmentation.contrast": 0.4,
-    "augmentation.saturation": 0.4,
-}
-PADDING = {"cifar-fs": 4, "mini-imagenet": 8}  # an eighth or a tenth of the side of the files
-# The settings that each ingredient changes.
-INGREDIENTS: dict[str, dict[str, Any]] = {
-    "rotations": {"rotation_weight": 1.0},
-    "mixup of images": {"mixup": 2.0},
-    "mixup of stages": {"mixup": 2.0, "mix_stages": True},
-    "mixup of stages, in half of the batches": {
-        "mixup": 2.0,
-        "mix_stages": True,
-        "mix_probability": 0.5,
-    },
-    "CutMix": {"cutmix": 1.0},
-    "label smoothing": {"label_smoothing": 0.1},
-    "NCA beside cross-entropy": {
-        "method": "nca",
-        "cross_entropy_weight": 0.5,
-        "temperature": 16.0,
-        "background": 0.0,
-    },
-    "average of the weights": {"ema_decay": 0.999},
-    "weight decay 0.001": {"weight_decay": 1e-3},
-    "two random operations": {"augmentation.n_operations": 2},
-    "crops of 20 % or more": {"augmentation.crop": "random", "augmentation.scale": (0.2, 1.0)},
-    "padded crops of 50 % or more": {
-        "augmentation.crop": "padded-random",
-        "augmentation.scale": (0.5, 1.0),
-    },
-    "constant learning rate": {"schedule": "constant"},
-    "batches of 512": {"batch_size": 512},
-    "the paper's network": {"backbone": "resnet12"},
+# An eighth or a tenth of the side of the files.
+PADDING = {"cifar-fs": 4, "mini-imagenet": 8}
+
+
+def plain_config(dataset: str) -> TrainConfig:
+    """Return the plain recipe."""
+    preset = PRESETS[f"{dataset}-simpleshot"]
+    augmentation = replace(
+        preset.augmentation,
+        crop="padded",
+        padding=PADDING[dataset],
+        brightness=0.4,
+        contrast=0.4,
+        saturation=0.4,
+    )
+    return replace(
+        preset,
+        backbone="resnet12-metaopt",
+        epochs=100,
+        batch_size=256,
+        nesterov=True,
+        schedule="cosine",
+        warm_up=2.0,
+        augmentation=augmentation,
+    )
+
+
+def rotations(config: TrainConfig) -> TrainConfig:
+    """Add a classifier of four rotations."""
+    return replace(config, rotation_weight=1.0)
+
+
+def mixup_of_images(config: TrainConfig) -> TrainConfig:
+    """Mix pairs of images."""
+    return replace(config, mixup=2.0)
+
+
+def mixup_of_stages(config: TrainConfig) -> TrainConfig:
+    """Mix the outputs of a random stage."""
+    return replace(config, mixup=2.0, mix_stages=True)
+
+
+def mixup_in_half_of_the_batches(config: TrainConfig) -> TrainConfig:
+    """Mix the outputs of a random stage in half of the batches."""
+    return replace(config, mixup=2.0, mix_stages=True, mix_probability=0.5)
+
+
+def cutmix(config: TrainConfig) -> TrainConfig:
+    """Paste a part of another image into each."""
+    return replace(config, cutmix=1.0)
+
+
+def label_smoothing(config: TrainConfig) -> TrainConfig:
+    """Spread a tenth of each target over all classes."""
+    return replace(config, method=SimpleShot(label_smoothing=0.1))
+
+
+def nca_beside_cross_entropy(config: TrainConfig) -> TrainConfig:
+    """Average both losses."""
+    return replace(config, method=NCA(cross_entropy_weight=0.5, temperature=16.0))
+
+
+def average_of_the_weights(config: TrainConfig) -> TrainConfig:
+    """Average the weights of the last thousand steps or so."""
+    return replace(config, ema_decay=0.999)
+
+
+def more_weight_decay(config: TrainConfig) -> TrainConfig:
+    """Double the weight decay."""
+    return replace(config, weight_decay=1e-3)
+
+
+def random_operations(config: TrainConfig) -> TrainConfig:
+    """Change each image by two random operations."""
+    return replace(config, augmentation=replace(config.augmentation, n_operations=2))
+
+
+def random_crops(config: TrainConfig) -> TrainConfig:
+    """Crop a fifth of the image or more."""
+    augmentation = replace(config.augmentation, crop="random", scale=(0.2, 1.0))
+    return replace(config, augmentation=augmentation)
+
+
+def padded_random_crops(config: TrainConfig) -> TrainConfig:
+    """Crop half of the padded image or more."""
+    augmentation = replace(config.augmentation, crop="padded-random", scale=(0.5, 1.0))
+    return replace(config, augmentation=augmentation)
+
+
+def constant_learning_rate(config: TrainConfig) -> TrainConfig:
+    """Keep the learning rate until the end."""
+    return replace(config, schedule="constant")
+
+
+def larger_batches(config: TrainConfig) -> TrainConfig:
+    """Double the batches."""
+    return replace(config, batch_size=512)
+
+
+def the_papers_network(config: TrainConfig) -> TrainConfig:
+    """Use the smaller network of the paper."""
+    return replace(config, backbone="resnet12")
+
+
+INGREDIENTS: dict[str, Callable[[TrainConfig], TrainConfig]] = {
+    "rotations": rotations,
+    "mixup of images": mixup_of_images,
+    "mixup of stages": mixup_of_stages,
+    "mixup of stages, in half of the batches": mixup_in_half_of_the_batches,
+    "CutMix": cutmix,
+    "label smoothing": label_smoothing,
+    "NCA beside cross-entropy": nca_beside_cross_entropy,
+    "average of the weights": average_of_the_weights,
+    "weight decay 0.001": more_weight_decay,
+    "two random operations": random_operations,
+    "crops of 20 % or more": random_crops,
+    "padded crops of 50 % or more": padded_random_crops,
+    "constant learning rate": constant_learning_rate,
+    "batches of 512": larger_batches,
+    "the paper's network": the_papers_network,
 }
 # What has helped others, until the search has chosen.
 CANDIDATE: tuple[str, ...] = ("rotations", "mixup of stages", "average of the weights")
@@ -83,18 +158,10 @@ def config_with(dataset: str, ingredients: Iterable[str]) -> TrainConfig:
     >>> config_with("cifar-fs", ["rotations", "two random operations"]).augmentation.n_operations
     2
     """
-    changes = PLAIN | {"augmentation.padding": PADDING[dataset]}
+    config = plain_config(dataset)
     for name in ingredients:
-        changes |= INGREDIENTS[name]
-    preset, prefix = PRESETS[f"{dataset}-simpleshot"], "augmentation."
-    of_images = {
-        key.removeprefix(prefix): changes.pop(key) for key in [*changes] if key.startswith(prefix)
-    }
-    preset = replace(preset, augmentation=replace(preset.augmentation, **of_images))
-    if "method" in changes:
-        kind = METHODS[changes.pop("method")]
-        preset = replace(preset, method=change_method(preset.method, kind))
-    return with_settings(preset, **changes)
+        config = INGREDIENTS[name](config)
+    return config
 
 
 def added_rows(dataset: str) -> list[Row]:
