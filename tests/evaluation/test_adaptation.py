@@ -26,7 +26,8 @@ from nearshot.models import build_backbone
 
 LABELS = torch.arange(6).repeat_interleave(12)
 SHAPE: dict[str, Any] = {"n_way": 3, "n_shot": 3, "n_query": 4, "n_episodes": 6}
-NONE, FASTER = Adam(n_steps=0), Adam(n_steps=5, lr=3e-3, weight_decay=5e-4)
+NONE = Adam(n_steps=0)
+FASTER = Adam(n_steps=5, lr=3e-3, weight_decay=5e-4)
 
 
 def fine_tuned(network: Any, images: Tensor, labels: Tensor = LABELS, **settings: Any) -> Accuracy:
@@ -67,7 +68,10 @@ def nearest(support: Tensor, query: Tensor) -> Tensor:
 def tuned(
     network: Any, images: Tensor, support: Tensor, optimiser: Adam, batch_norm: str = "frozen"
 ) -> Any:
-    """A copy of the network after torch.optim.Adam on the support (way, shot), with the statistics of training."""
+    """A copy of the network after torch.optim.Adam on the support (way, shot).
+
+    Its batch norm has the running statistics of training.
+    """
     copied = copy.deepcopy(network).eval()
     for module in copied.modules():
         if isinstance(module, torch.nn.BatchNorm2d):
@@ -106,8 +110,8 @@ def plain_loop(
     return results
 
 
-def through_stages(network: Any, pictures: Tensor) -> Tensor:
-    features: Tensor = network.multi_layer(pictures)
+def through_stages(network: Any, images: Tensor) -> Tensor:
+    features: Tensor = network.multi_layer(images)
     return features
 
 
@@ -143,7 +147,7 @@ def features_after(network: Any, images: Tensor, **settings: Any) -> Tensor:
 def test_batch_norm_on_the_support_is_that_of_a_network_in_training_mode(
     network: Any, images: Tensor
 ) -> None:
-    """Feature by feature, after three steps, with dropout left off and the statistics of training restored."""
+    """Feature by feature, after three steps, without dropout, with the statistics restored."""
     three = Adam(n_steps=3, lr=3e-3)
     with_dropout = torch.nn.Sequential(network, torch.nn.Dropout(0.5)).eval()
     episode = sample_episodes(LABELS, **SHAPE | {"n_episodes": 1})
@@ -159,26 +163,27 @@ def test_frozen_parameters_stay_frozen(network: Any, images: Tensor) -> None:
     """With all but the last block frozen, the result is that of training the last block alone."""
     for name, parameter in network.named_parameters():
         parameter.requires_grad_(name.startswith("blocks.3"))
-    found = fine_tuned(network, images, optimiser=FASTER)
-    assert found.per_episode.tolist() == pytest.approx(plain_loop(network, images, FASTER))
+    accuracy = fine_tuned(network, images, optimiser=FASTER)
+    assert accuracy.per_episode.tolist() == pytest.approx(plain_loop(network, images, FASTER))
 
 
 @pytest.mark.parametrize("batch_norm", ["frozen", "support"])
 def test_adaptation_is_inductive(network: Any, images: Tensor, batch_norm: Any) -> None:
-    """The answer to a query does not depend on the other queries: noise in their place changes nothing."""
+    """The answer to a query does not depend on the other queries: they may as well be noise."""
     episodes = sample_episodes(LABELS, **{**SHAPE, "n_episodes": 1})
     others = episodes.query[0, :, 1:].flatten()
-    spoilt = images.clone()
-    spoilt[others] = (
-        50.0
-        * torch.randn(len(others), 3, 16, 16, generator=torch.Generator().manual_seed(1)).double()
-    )
-    answers = []
-    for pictures in (images, spoilt):
-        seen = features_after(network, pictures, optimiser=FASTER, batch_norm=batch_norm)
-        first_queries = seen[9:].view(3, 4, -1)[:, 0]
-        answers.append(torch.cat([seen[:9], first_queries]))
-    torch.testing.assert_close(*answers, rtol=1e-4, atol=1e-5)
+    generator = torch.Generator().manual_seed(1)
+    noisy = images.clone()
+    noisy[others] = 50.0 * torch.randn(len(others), 3, 16, 16, generator=generator).double()
+
+    def features_of_support_and_first_queries(images: Tensor) -> Tensor:
+        features = features_after(network, images, optimiser=FASTER, batch_norm=batch_norm)
+        first_queries = features[9:].view(3, 4, -1)[:, 0]
+        return torch.cat([features[:9], first_queries])
+
+    expected = features_of_support_and_first_queries(images)
+    with_noise = features_of_support_and_first_queries(noisy)
+    torch.testing.assert_close(with_noise, expected, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("at_once", [1, 4])
@@ -196,30 +201,31 @@ def test_the_mahalanobis_matrix_is_the_plain_loop(
         optim = torch.optim.Adam([matrix], lr=optimiser.lr, weight_decay=optimiser.weight_decay)
         for _ in range(optimiser.n_steps):
             optim.zero_grad()
-            nca_loss(
-                features[support_index.flatten()] @ matrix.T, torch.arange(3).repeat_interleave(3)
-            ).backward()
+            support = features[support_index.flatten()] @ matrix.T
+            nca_loss(support, torch.arange(3).repeat_interleave(3)).backward()
             optim.step()
         moved = (features @ matrix.T).detach()
         answers = nearest(moved[support_index], moved[query_index])
-        expected.append(
-            100 * (answers == torch.arange(3).repeat_interleave(4)).double().mean().item()
-        )
+        is_right = answers == torch.arange(3).repeat_interleave(4)
+        expected.append(100 * is_right.double().mean().item())
     assert accuracy.per_episode.tolist() == pytest.approx(expected)
 
 
 def test_a_result_says_that_it_was_adapted(network: Any, images: Tensor) -> None:
-    steps = "fine-tuned on the support by 5 steps of Adam, lr 0.0001, weight decay 0.0005 of nca_loss, batch norm"
-    for batch_norm, words in (("frozen", "frozen"), ("support", "in training mode on the support")):
-        found = fine_tuned(network, images, batch_norm=batch_norm, n_episodes=1)
-        assert f"{steps} {words}" in str(found.protocol)
-        assert found.protocol.inductive
-    words = "Mahalanobis matrix learnt on the support by 5 steps of Adam, lr 0.0001, weight decay 0 of nca_loss"
-    assert words in str(mapped(embed(network, images)).protocol)
+    for batch_norm, words in (("frozen", "batch norm frozen"), ("support", "in training mode")):
+        protocol = fine_tuned(network, images, batch_norm=batch_norm, n_episodes=1).protocol
+        assert protocol.adapted is not None
+        for part in ("fine-tuned", "5 steps of Adam, lr 0.0001", "nca_loss", words):
+            assert part in protocol.adapted
+        assert protocol.inductive
+    protocol = mapped(embed(network, images)).protocol
+    assert protocol.adapted is not None
+    for part in ("Mahalanobis", "5 steps of Adam, lr 0.0001, weight decay 0", "nca_loss"):
+        assert part in protocol.adapted
 
 
 def test_the_rest_of_the_protocol_is_that_of_plain_features(network: Any, images: Tensor) -> None:
-    """And without a step the answers are too, for any classifier, seed and treatment, with small classes left out."""
+    """And so are the answers without a step, for any classifier, seed and treatment."""
     labels = torch.cat([LABELS[:60], torch.full((12,), 7)])
     labels[-3:] = 99
     features = embed(network, images)
@@ -228,8 +234,10 @@ def test_the_rest_of_the_protocol_is_that_of_plain_features(network: Any, images
         "classifier": "soft",
         "centre": features[0] / 2,
         "normalise": False,
+        "least_images": 7,
+        "split": "val",
+        "fingerprint": "0123",
     }
-    settings |= {"least_images": 7, "split": "val", "fingerprint": "0123"}
     plain = evaluate_features(features, labels, **settings)
     assert plain.protocol.n_skipped_classes == 1
     for evaluate, examples in ((partial(fine_tuned, network), images), (mapped, features)):

@@ -1,6 +1,7 @@
 """The episode engine: exact in float32, whatever the batch sizes and threads, in bounded memory."""
 
 import functools
+import itertools
 import subprocess
 import sys
 from collections.abc import Iterable
@@ -34,8 +35,7 @@ def specs_with(
         EvaluationSpec(
             n_shot=n_shot, classifier=classifier, n_episodes=n_episodes, normalise=normalise
         )
-        for n_shot in (1, 5)
-        for classifier in classifiers
+        for n_shot, classifier in itertools.product((1, 5), classifiers)
     ]
 
 
@@ -62,7 +62,7 @@ def test_answers_in_float32_are_those_of_float64(normalise: bool, offset: float)
 def test_answers_do_not_depend_on_how_many_episodes_there_is_room_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Many answers are ties, which are answered again in float64; and one classifier is somebody's own."""
+    """Many answers are ties, which are answered again in float64; one classifier is a user's."""
 
     def own(support: Tensor, query: Tensor) -> Tensor:
         return CLASSIFIERS["centroid"](support, query)
@@ -84,17 +84,18 @@ def test_similarities_round_less_than_a_third_of_the_tolerance(offset: float) ->
     """Against float64 from the features as they were given."""
     labels = torch.arange(10).repeat_interleave(30)
     given = (features_for(labels, dim=640, noise=2.0) + offset).float()
-    shape, rows = (
-        EpisodeShape(5, 5, 15),
-        torch.stack([torch.randperm(300)[:100] for _ in range(100)]),
-    )
-    found = []
-    for features in (given, given.double()):
-        prepared = prepare_features(features)
-        centred = prepared - prepare_features(given).mean(0)
-        squares = centred.square().sum(1)
-        found.append(episode_similarities(centred, squares, rows, shape, (5,), needs_images=True))
-    (ours, exact), length = found, squares.max().sqrt()
+    shape = EpisodeShape(5, 5, 15)
+    rows = torch.stack([torch.randperm(300)[:100] for _ in range(100)])
+    mean = prepare_features(given).mean(0)
+
+    def similarities_of(features: Tensor) -> similarity.Similarities:
+        squares = features.square().sum(1)
+        return episode_similarities(features, squares, rows, shape, (5,), needs_images=True)
+
+    ours = similarities_of(prepare_features(given) - mean)
+    exact_features = prepare_features(given.double()) - mean
+    exact = similarities_of(exact_features)
+    length = exact_features.norm(dim=1).max()
     allowed = engine.ROUNDING * torch.finfo(torch.float32).eps / 3 * length
     assert (ours.to_images - exact.to_images).abs().max() < allowed
     assert (ours.to_means[5] - exact.to_means[5]).abs().max() < allowed
@@ -104,13 +105,14 @@ def test_similarities_round_less_than_a_third_of_the_tolerance(offset: float) ->
 def test_similarities_are_the_same_all_at_once_as_a_few_at_a_time(
     needs_images: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The first is what a GPU does."""
+    """All at once is what a GPU does."""
     rows = torch.stack([torch.randperm(200)[:20] for _ in range(9)])
     given = (FEATURES, FEATURES.square().sum(1), rows, EpisodeShape(4, 3, 2), (1, 3))
     monkeypatch.setattr(similarity, "CACHE_BYTES", 2 * 20 * FEATURES[0].nbytes)
-    found = episode_similarities(*given, needs_images=needs_images)
+    in_parts = episode_similarities(*given, needs_images=needs_images)
     monkeypatch.setattr(similarity, "multiply_in_cache", similarity.multiply_at_once)
-    torch.testing.assert_close(episode_similarities(*given, needs_images=needs_images), found)
+    at_once = episode_similarities(*given, needs_images=needs_images)
+    torch.testing.assert_close(at_once, in_parts)
 
 
 @pytest.mark.parametrize("name", ["centroid", "soft", "knn"])
@@ -144,8 +146,8 @@ def test_every_episode_is_answered_on_a_gpu_as_on_the_cpu() -> None:
 def test_threads_give_results_in_order_and_are_left_as_they_were() -> None:
     before = torch.get_num_threads()
     for n_threads in (1, 3):
-        found = engine.in_threads(lambda i: torch.tensor(i * i), range(20), n_threads)
-        assert [int(square) for square in found] == [i * i for i in range(20)]
+        squares = engine.in_threads(lambda i: torch.tensor(i * i), range(20), n_threads)
+        assert [int(square) for square in squares] == [i * i for i in range(20)]
     with pytest.raises(TypeError, match="None"):
         list(engine.in_threads(lambda i: torch.zeros(1) + None, range(9), n_threads=2))  # type: ignore[operator]
     assert torch.get_num_threads() == before

@@ -44,9 +44,8 @@ def test_the_identity_does_not_depend_on_the_order_of_the_fields() -> None:
     """A class with the same fields in another order, and one more with a default."""
     names = [field.name for field in dataclasses.fields(EvaluationSpec)]
     defaults = EvaluationSpec()
-    fields: list[Any] = [("new", Any, dataclasses.field(default=1))]
-    for name in reversed(names):
-        fields.append((name, Any, dataclasses.field(default=getattr(defaults, name))))
+    values = [("new", 1), *((name, getattr(defaults, name)) for name in reversed(names))]
+    fields = [(name, Any, dataclasses.field(default=value)) for name, value in values]
     reordered = dataclasses.make_dataclass(
         "Reordered", fields, bases=(EvaluationSpec,), frozen=True, kw_only=True
     )

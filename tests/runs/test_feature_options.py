@@ -1,4 +1,4 @@
-"""Views, powers and other input sizes of a trained run: features and centres against loops, and what results say."""
+"""Views, powers and other input sizes of a trained run: features and centres against loops."""
 
 from dataclasses import replace
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A run can be measured before its end, and what was measured then is never taken for the finished run's."""
+"""A run can be measured before its end; the finished run is measured anew."""
 
 import json
 import shutil
@@ -26,7 +26,7 @@ Stopped = tuple[Path, TrainResult]
 
 @pytest.fixture(scope="module")
 def data_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Classes that are hard to tell apart, so that weights differ in their accuracy, and later epochs are better."""
+    """Classes that are hard to tell apart, so that later epochs are better."""
     folder = tmp_path_factory.mktemp("data")
     prepare_tiny(folder, contrast=12)
     return folder
@@ -38,7 +38,7 @@ def trained(config: TrainConfig, folder: Path, data_dir: Path) -> TrainResult:
 
 @pytest.fixture(scope="module")
 def a_stopped_run(data_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Stopped:
-    """A run of six epochs that was stopped in the middle of its fourth, and what it said of itself."""
+    """A run of six epochs that was stopped in the middle of its fourth, and its result."""
     folder = tmp_path_factory.mktemp("unfinished")
     config = replace(TINY, epochs=6, validate_every=1, method=stops(20))  # an epoch has 6 steps
     return folder / "run", trained(config, folder / "run", data_dir)
@@ -86,7 +86,7 @@ def test_recipes_and_who_does_not_ask_for_it_get_no_unfinished_run(
 def test_the_finished_run_does_not_answer_with_what_was_measured_before(
     data_dir: Path, tmp_path: Path
 ) -> None:
-    """All epochs are done and the result was not written yet: the same question, the same weights, another file."""
+    """All epochs are done and the result was not written yet: the same weights, another file."""
     run = tmp_path / "run"
     trained(TINY, run, data_dir)
     (run / "result.json").rename(tmp_path / "result.json")
