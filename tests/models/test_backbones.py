@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from nearshot.errors import FileFormatError, InputError, MissingExtraError
@@ -59,10 +60,10 @@ def test_batch_norms_folded_into_convolutions_change_nothing(name: str) -> None:
                 assert values is not None
                 nn.init.uniform_(values, 0.5, 1.5)
     with torch.inference_mode():
-        expected, folded = backbone.eval()(images()), fold_batch_norms(backbone)
-        torch.testing.assert_close(
-            folded(images()), expected, rtol=1e-3, atol=1e-3 * float(expected.abs().max())
-        )
+        expected = backbone.eval()(images())
+        folded = fold_batch_norms(backbone)
+        atol = 1e-3 * float(expected.abs().max())
+        torch.testing.assert_close(folded(images()), expected, rtol=1e-3, atol=atol)
     assert not any(isinstance(module, nn.BatchNorm2d) for module in folded.modules())
     assert any(isinstance(module, nn.BatchNorm2d) for module in backbone.modules())
 
@@ -71,24 +72,19 @@ def test_batch_norms_folded_into_convolutions_change_nothing(name: str) -> None:
 def test_every_parameter_gets_a_gradient(name: str) -> None:
     backbone = build_backbone(name, input_size=32)
     backbone(images(4)).square().sum().backward()
-    without = [
-        key
-        for key, p in backbone.named_parameters()
-        if p.grad is None or not p.grad.abs().sum() > 0
-    ]
-    # A convolution's bias before batch norm has no effect, and a gradient of rounding errors at
-    # most.
-    assert [key for key in without if not key.endswith(".bias")] == []
+    for name, parameter in backbone.named_parameters():
+        # A convolution's bias before batch norm has no effect, and a gradient of rounding errors.
+        if not name.endswith(".bias"):
+            assert parameter.grad is not None, name
+            assert parameter.grad.abs().sum() > 0, name
 
 
 def test_the_networks_are_the_published_ones() -> None:
     torch.manual_seed(0)
     resnet12 = build_backbone("resnet12").eval()
-    counts = [
-        n_parameters(one)
-        for one in (resnet12, build_backbone("resnet12-metaopt"), build_backbone("conv4"))
-    ]
-    assert counts == [9_427_840, 12_424_320, 113_088]
+    assert n_parameters(resnet12) == 9_427_840
+    assert n_parameters(build_backbone("resnet12-metaopt")) == 12_424_320
+    assert n_parameters(build_backbone("conv4")) == 113_088
     assert resnet12.multi_layer(images()).shape == (2, 1120)
     assert [stage.shape[-1] for stage in resnet12.stages(images(side=84))] == [84, 42, 21, 11]
     for module in resnet12.modules():  # Kaiming-normal by fan-out
@@ -116,10 +112,8 @@ def test_dropblock_drops_squares_at_its_rate_and_keeps_the_scale() -> None:
     assert dropped.mean().item() == pytest.approx(1, abs=1e-4)
     # Each dropped place lies in a 3 × 3 square of dropped places.
     zeros = (dropped == 0).float()
-    whole_squares = torch.nn.functional.avg_pool2d(zeros, 3, stride=1) > 0.99
-    covered = torch.nn.functional.max_pool2d(
-        torch.nn.functional.pad(whole_squares.float(), (2, 2, 2, 2)), 3, stride=1
-    )
+    squares = (F.avg_pool2d(zeros, 3, stride=1) > 0.99).float()
+    covered = F.max_pool2d(F.pad(squares, (2, 2, 2, 2)), 3, stride=1)
     assert torch.equal(covered, zeros)
     smaller_than_a_square = DropBlock(0.5, block_size=5)(torch.ones(8, 64, 2, 2))
     assert set((smaller_than_a_square == 0).flatten(2).sum(2).flatten().tolist()) == {0, 4}
@@ -134,7 +128,8 @@ def test_dropblock_is_active_in_the_network_from_the_first_step_and_only_in_trai
 ) -> None:
     """Nothing else differs: in evaluation, the same weights without it give the same embeddings."""
     torch.manual_seed(0)
-    backbone, batch = build_backbone(name, input_size=side), images(4, side)
+    backbone = build_backbone(name, input_size=side)
+    batch = images(4, side)
     without = build_backbone(name.removesuffix("-dropblock"), input_size=side)
     without.load_state_dict(backbone.state_dict(), strict=False)
     assert torch.equal(without.eval()(batch), backbone.eval()(batch))
@@ -143,10 +138,10 @@ def test_dropblock_is_active_in_the_network_from_the_first_step_and_only_in_trai
     for module in without.train().modules():
         if isinstance(module, DropBlock):
             module.eval()
-    with_it, without_it = backbone.stages(batch), without.stages(batch)
-    if name.endswith(
-        "-dropblock"
-    ):  # the first two stages have none; those of resnet12-metaopt have dropout
+    with_it = backbone.stages(batch)
+    without_it = without.stages(batch)
+    # The first two stages have none; those of resnet12-metaopt have dropout.
+    if name.endswith("-dropblock"):
         assert torch.equal(with_it[1], without_it[1])
     for maps, alone in zip(with_it[2:], without_it[2:], strict=True):
         assert (maps == 0).float().mean() > (alone == 0).float().mean() + 0.02
@@ -176,22 +171,41 @@ def test_timm_models_are_backbones(model: str) -> None:
 
 @pytest.mark.parametrize("name", ["conv4-32", "conv4-32-dropblock", "resnet12", "resnet12-metaopt"])
 def test_every_module_is_called(name: str) -> None:
-    """So hooks, and modules that somebody puts in another's place, work: blocks are taken apart only where fused."""
+    """So that hooks, and modules that somebody puts in another's place, work."""
     backbone = build_backbone(name, input_size=16)
     called: set[str] = set()
+    expected: set[str] = set()
     for path, module in backbone.named_modules():
         module.register_forward_hook(lambda *_, path=path: called.add(path))
+        if not isinstance(module, nn.ModuleList):
+            expected.add(path)
     backbone(torch.zeros(2, 3, 16, 16))
-    assert called == {
-        path for path, module in backbone.named_modules() if not isinstance(module, nn.ModuleList)
-    }
+    assert called == expected
+
+
+@pytest.mark.parametrize("name", ["conv4-32", "conv4-32-dropblock", "resnet12", "resnet12-metaopt"])
+def test_a_fused_backbone_has_the_same_state(name: str) -> None:
+    backbone = build_backbone(name, input_size=16)
+    state = {key: tensor.clone() for key, tensor in backbone.state_dict().items()}
+    parameters = list(backbone.parameters())
+    types = {type(module) for module in backbone.modules()}
+    backbone.blocks[0].eval()
+    fused = fuse(backbone)
+    assert fused is backbone
+    assert {type(module) for module in fused.modules()} != types
+    assert list(fused.state_dict()) == list(state)
+    torch.testing.assert_close(dict(fused.state_dict()), state)
+    for parameter, before in zip(fused.parameters(), parameters, strict=True):
+        assert parameter is before
+    assert not fused.blocks[0].training
+    assert fused.blocks[1].training
 
 
 def test_only_blocks_with_norms_of_their_own_can_be_fused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("nearshot.models.kernels.kernels_run", lambda device: True)
-    gpu, backbone = torch.device("cuda"), build_backbone("conv4-32", input_size=16)
+    gpu = torch.device("cuda")
+    backbone = build_backbone("conv4-32", input_size=16)
     assert can_fuse(backbone, gpu)
-    assert can_fuse(fuse(build_backbone("conv4-32", input_size=16)), gpu)
     assert not can_fuse(backbone, torch.device("cpu"))
     assert not can_fuse(nn.BatchNorm2d(64), gpu)
     assert not can_fuse(nn.SyncBatchNorm.convert_sync_batchnorm(backbone), gpu)
@@ -223,7 +237,8 @@ def test_timm_without_network_is_one_sentence_at_once(
 @needs_timm
 def test_timm_models_take_a_weights_file_and_another_size(tmp_path: Path) -> None:
     torch.manual_seed(0)
-    name, file = "timm:vit_tiny_patch16_224", tmp_path / "weights.pth"
+    name = "timm:vit_tiny_patch16_224"
+    file = tmp_path / "weights.pth"
     trained = build_backbone(name).eval()
     assert isinstance(trained, TimmBackbone)
     torch.save(trained.model.state_dict(), file)
@@ -231,10 +246,8 @@ def test_timm_models_take_a_weights_file_and_another_size(tmp_path: Path) -> Non
     assert (loaded.spec.name, loaded.spec.input_size) == (name, 224)
     with torch.no_grad():
         torch.testing.assert_close(loaded(images(side=224)), trained(images(side=224)))
-        assert load_backbone(f"{name}@{file}", input_size=96)(images(side=96)).shape == (
-            2,
-            loaded.embedding_dim,
-        )
+        smaller = load_backbone(f"{name}@{file}", input_size=96)
+        assert smaller(images(side=96)).shape == (2, loaded.embedding_dim)
     with pytest.raises(FileFormatError, match="weights.pth has no weights of timm:resnet10t"):
         load_backbone(f"timm:resnet10t@{file}")
     with pytest.raises(InputError, match="gone.pth"):

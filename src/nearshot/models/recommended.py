@@ -7,7 +7,7 @@ from nearshot.models.timm import PREFIX as TIMM_PREFIX
 
 AUTO = "auto"
 SMALL = "resnet12-nca-cifar-fs"
-"""The backbone that comes with nearshot: small images, fast, and the least accurate on photographs."""
+"""The backbone that comes with nearshot: fast, and the least accurate on photographs."""
 PHOTOS = "efficientnet-lite0"
 """The backbone for photographs, which the extra `photos` installs."""
 TIMM_BACKBONES = (
@@ -16,18 +16,18 @@ TIMM_BACKBONES = (
 )
 """The recommended timm models: a vision transformer and a convolutional network."""
 TIMM_INPUT_SIZE = 224
-"""The recommended input size of both. DINOv2's own is 518, which has more than five times as many patches."""
+"""The recommended input size of both. DINOv2's own, 518, has over five times as many patches."""
 ACCURACY = {
     SMALL: {"flowers": 67.1, "birds": 40.2, "signs": 67.6},
     PHOTOS: {"flowers": 94.1, "birds": 92.9, "signs": 72.1},
 }
-"""Accuracy in per cent: 10 unseen classes with 5 photos each, mean of 20 draws (benchmarks/photos.py)."""
+"""Accuracy in per cent: 10 unseen classes of 5 photos, 20 draws (benchmarks/photos.py)."""
 LOW_ACCURACY = 0.8
 """The estimated accuracy below which a better backbone is recommended."""
 
 
 def auto_backbone() -> str:
-    """Return the name of the best installed backbone for photographs; warn if it is the small one."""
+    """Return the best installed backbone for photographs; warn if it is the small one."""
     if weights_file(PHOTOS) is not None:
         return PHOTOS
     warnings.warn(f"The small network {SMALL} is used. {_photos_hint()}", stacklevel=2)
@@ -35,23 +35,25 @@ def auto_backbone() -> str:
 
 
 def advice_on(backbone: object, accuracy: float) -> str:
-    """Return a recommendation of a better backbone if the expected accuracy, a fraction, is low; empty otherwise."""
+    """Return a recommendation of a better backbone, or an empty text if there is none to give.
+
+    It is given if the expected accuracy, a fraction, is low.
+    """
     spec = getattr(backbone, "spec", None)
     if spec is None or spec.name.startswith(TIMM_PREFIX) or accuracy >= LOW_ACCURACY:
         return ""
-    if not spec.name.startswith("efficientnet-"):
+    if spec.name.startswith("efficientnet-"):
         return (
-            _photos_hint()
-            if weights_file(PHOTOS) is None
-            else f"{PHOTOS} may be better: --backbone {PHOTOS}."
+            "A larger network may do better, but is slower: pip install 'nearshot[timm]', then use "
+            f"the backbone {TIMM_BACKBONES[0]} with input_size {TIMM_INPUT_SIZE}."
         )
-    timm = f"--backbone {TIMM_BACKBONES[0]} --input-size {TIMM_INPUT_SIZE}"
-    return f"A larger network may do better, but is slower: pip install 'nearshot[timm]', then run it with {timm}."
+    if weights_file(PHOTOS) is None:
+        return _photos_hint()
+    return f"The backbone {PHOTOS} may be better."
 
 
 def _photos_hint() -> str:
-    gains = (
-        f"{ACCURACY[PHOTOS][kind]:.0f} % instead of {ACCURACY[SMALL][kind]:.0f} % on {kind}"
-        for kind in ACCURACY[SMALL]
-    )
+    gains = []
+    for kind, accuracy in ACCURACY[SMALL].items():
+        gains.append(f"{ACCURACY[PHOTOS][kind]:.0f} % instead of {accuracy:.0f} % on {kind}")
     return f"{PHOTOS} is more accurate on photographs ({', '.join(gains)}): {PHOTOS_EXTRA}."

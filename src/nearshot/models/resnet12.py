@@ -7,8 +7,10 @@ from nearshot.models.backbone import Backbone, BackboneSpec, initialise
 from nearshot.models.layers import DropBlock, batch_norm, convolution
 
 WIDTHS = (64, 160, 320, 640)
-SLOPE = 0.1  # of Lee et al.'s leaky ReLU
-DROP_RATE = 0.1  # Lee et al.'s share of activations dropped in training
+# The slope of Lee et al.'s leaky ReLU.
+SLOPE = 0.1
+# Lee et al.'s share of activations dropped in training.
+DROP_RATE = 0.1
 
 
 class ResNet12(Backbone):
@@ -99,12 +101,14 @@ class ResNet12MetaOpt(Backbone):
     def __init__(self, name: str, input_size: int) -> None:
         super().__init__()
         self.spec = BackboneSpec(name, input_size)
-        drops: list[nn.Module] = [nn.Dropout(DROP_RATE) for _ in range(2)]
-        drops += [DropBlock.for_input(DROP_RATE, input_size) for _ in range(2)]
-        self.blocks = nn.ModuleList(
-            MetaOptStage(width_in, width, drop)
-            for width_in, width, drop in zip((3, *WIDTHS), WIDTHS, drops)  # noqa: B905
-        )
+        self.blocks = nn.ModuleList()
+        width_in = 3
+        for number, width in enumerate(WIDTHS):
+            drop = (
+                nn.Dropout(DROP_RATE) if number < 2 else DropBlock.for_input(DROP_RATE, input_size)
+            )
+            self.blocks.append(MetaOptStage(width_in, width, drop))
+            width_in = width
         initialise(self, "leaky_relu")
 
 

@@ -2,7 +2,7 @@
 
 import socket
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -19,10 +19,12 @@ PREFIX = "timm:"
 
 
 class TimmBackbone(Backbone):
-    """A model of timm without its classifier, such as "timm:resnet18"; pooled features are the embedding.
+    """A model of timm without its classifier; pooled features are the embedding.
 
-    `input_size` is by default that of the model. `pretrained` loads its published weights, which
-    timm downloads once, or those of a file: "timm:resnet18@weights.safetensors".
+    Args:
+        name: such as "timm:resnet18", or "timm:resnet18@weights.safetensors" with a weights file.
+        input_size: the side of the images; by default the model's.
+        pretrained: load the published weights, which timm downloads once.
     """
 
     def __init__(
@@ -45,9 +47,8 @@ class TimmBackbone(Backbone):
                 self.model = _create(model_name, input_size, pretrained=pretrained)
             config = timm.data.resolve_model_data_config(self.model)
         normalisation = Normalisation(tuple(config["mean"]), tuple(config["std"]))
-        interpolation: Interpolation = (
-            "bicubic" if config["interpolation"] == "bicubic" else "bilinear"
-        )
+        is_bicubic = config["interpolation"] == "bicubic"
+        interpolation: Interpolation = "bicubic" if is_bicubic else "bilinear"
         self.spec = BackboneSpec(
             name,
             config["input_size"][-1],
@@ -55,25 +56,24 @@ class TimmBackbone(Backbone):
             interpolation=interpolation,
             crop=config["crop_pct"],
         )
-        self.embedding_dim = int(
-            getattr(self.model, "head_hidden_size", None) or self.model.num_features
-        )
-        self.stage_dims = tuple(
-            int(stage["num_chs"]) for stage in getattr(self.model, "feature_info", ())
-        )
+        hidden_size = getattr(self.model, "head_hidden_size", None)
+        self.embedding_dim = int(hidden_size or self.model.num_features)
+        stages = getattr(self.model, "feature_info", ())
+        self.stage_dims = tuple(int(stage["num_chs"]) for stage in stages)
         if input_size is not None:
             self.set_input_size(input_size)
 
     def set_input_size(self, input_size: int) -> None:
-        """Use the model for images of another side; models with a grid of patches interpolate its positions."""
+        """Use the model for images of another side; a grid of patches is interpolated."""
         super().set_input_size(input_size)
         with _in_one_sentence(self.spec.name, f" at input_size {input_size}"):
             if hasattr(self.model, "set_input_size"):
                 self.model.set_input_size(img_size=(input_size, input_size))
-            mode = self.model.training
-            with torch.inference_mode():  # many models fail only when they meet images
+            is_training = self.model.training
+            # Many models fail only when they meet images.
+            with torch.inference_mode():
                 self.model.eval()(torch.zeros(1, 3, input_size, input_size, dtype=torch.float32))
-            self.model.train(mode)
+            self.model.train(is_training)
 
     def stages(self, images: Tensor) -> list[Tensor]:
         """Return the feature maps of the model's stages, as timm defines them."""
@@ -91,19 +91,22 @@ class TimmBackbone(Backbone):
 def _create(model_name: str, input_size: int | None, *, pretrained: bool) -> Any:
     import timm  # noqa: PLC0415 (an extra)
 
-    options: dict[str, Any] = {"pretrained": pretrained, "num_classes": 0}
     with _offline_if_unreachable() if pretrained else nullcontext():
         if input_size is not None:
-            try:  # models with a fixed grid of patches need the size; others do not accept it
-                return timm.create_model(model_name, img_size=input_size, **options)
-            except TypeError:
-                pass
-        return timm.create_model(model_name, **options)
+            # Models with a fixed grid of patches need the size; others do not accept it.
+            with suppress(TypeError):
+                return timm.create_model(
+                    model_name, img_size=input_size, pretrained=pretrained, num_classes=0
+                )
+        return timm.create_model(model_name, pretrained=pretrained, num_classes=0)
 
 
 @contextmanager
 def _offline_if_unreachable() -> Iterator[None]:
-    """Use downloaded weights only, where their server cannot be reached: the client would try again for a minute."""
+    """Use downloaded weights only, where their server cannot be reached.
+
+    The client would try again for a minute.
+    """
     from huggingface_hub import constants  # noqa: PLC0415 (timm needs it)
 
     before = constants.HF_HUB_OFFLINE
@@ -123,11 +126,11 @@ def _load_file(model: Any, path: Path, name: str) -> None:
         raise InputError(f"There is no weights file {path}.")
     import timm  # noqa: PLC0415 (an extra)
 
-    found = timm.models.load_checkpoint(model, str(path), strict=False, weights_only=True)
-    if found.missing_keys:
-        n_missing, first = len(found.missing_keys), found.missing_keys[0]
+    keys = timm.models.load_checkpoint(model, str(path), strict=False, weights_only=True)
+    if keys.missing_keys:
         raise FileFormatError(
-            f"{path} has no weights of {name}: {n_missing:,} tensors are missing, such as {first!r}."
+            f"{path} has no weights of {name}: {len(keys.missing_keys):,} tensors are missing, "
+            f"such as {keys.missing_keys[0]!r}."
         )
 
 

@@ -1,10 +1,10 @@
-"""Backbones on disk: one safetensors file with the weights and all that is needed to use them, and no code.
+"""Backbones on disk: a safetensors file with the weights and all that their use needs; no code.
 
 The file's tensors are `backbone.<parameter or buffer>` and, if known, `training_mean`; of a network
 that was trained with a projection, also `projection.weight` and, where it has one,
 `projection.bias`; of one that was trained with a linear classifier, `head.weight` and `head.bias`.
 Its metadata has `format` ("nearshot-backbone"), `version` ("1") and `spec`, a JSON object of name,
-input_size, mean, std, interpolation, crop and free-form notes.
+input_size, mean, std and free-form notes; optional are interpolation ("bilinear") and crop (1.0).
 """
 
 import hashlib
@@ -40,11 +40,18 @@ BACKBONES: Mapping[str, Callable[[str, int], Backbone]] = MappingProxyType(
         "resnet12-metaopt": ResNet12MetaOpt,
     }
 )
-"""The backbones by name, each a function of (name, input_size). A name fixes the architecture: weights refer to it."""
+"""The backbones by name, each a function of (name, input_size).
+
+A name fixes the architecture: weights refer to it.
+"""
 DEFAULT_INPUT_SIZE = 84
-FORMAT, VERSION = "nearshot-backbone", "1"
-PREFIX = "backbone."  # of the names of the network's own tensors
+FORMAT = "nearshot-backbone"
+VERSION = "1"
+# The prefix of the names of the network's own tensors.
+PREFIX = "backbone."
 LARGEST_INPUT = 4096
+DEFAULT_INTERPOLATION: Interpolation = "bilinear"
+DEFAULT_CROP = 1.0
 # The published backbones' files, each with a model card, and the sha256 of each.
 PUBLISHED_FOLDER = Path(__file__).parent / "published"
 PUBLISHED: Mapping[str, str] = MappingProxyType(
@@ -70,10 +77,10 @@ def build_backbone(name: str, *, input_size: int | None = None) -> Backbone:
     """
     if str(name).startswith(TIMM_PREFIX):
         return TimmBackbone(name, input_size)
-    maker = look_up({**BACKBONES, f"{TIMM_PREFIX}<name>": TimmBackbone}, name, "backbone")
+    build = look_up({**BACKBONES, f"{TIMM_PREFIX}<name>": TimmBackbone}, name, "backbone")
     if input_size is None:
         input_size = VARIANTS[name].input_size if name in VARIANTS else DEFAULT_INPUT_SIZE
-    return maker(name, input_size)
+    return build(name, input_size)
 
 
 def save_backbone(
@@ -105,12 +112,13 @@ def save_backbone(
     tensors, spec = backbone_content(
         backbone, training_mean=training_mean, dtype=dtype, notes=notes
     )
-    for kind, layer in (("projection", projection), ("head", head)):
-        if layer is not None:
-            tensors |= {
-                name: _stored(name, t, dtype)
-                for name, t in layer.state_dict(prefix=f"{kind}.").items()
-            }
+    state: dict[str, Tensor] = {}
+    if projection is not None:
+        state |= projection.state_dict(prefix="projection.")
+    if head is not None:
+        state |= head.state_dict(prefix="head.")
+    for name, tensor in state.items():
+        tensors[name] = _stored(name, tensor, dtype)
     write_tensors(path, tensors, {"format": FORMAT, "version": VERSION, "spec": json.dumps(spec)})
 
 
@@ -121,16 +129,11 @@ def backbone_content(
     dtype: torch.dtype | None = None,
     notes: Mapping[str, str] | None = None,
 ) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Return the tensors and the JSON description of a file; the arguments are those of `save_backbone`."""
-    while not isinstance(
-        backbone, Backbone
-    ):  # inside a module of `torch.compile` or data parallelism
-        inner = getattr(backbone, "_orig_mod", None) or getattr(backbone, "module", None)
-        if not isinstance(inner, nn.Module):
-            raise InputError(
-                f"Only backbones made by build_backbone can be saved, not a {type(backbone).__name__}."
-            )
-        backbone = inner
+    """Return the tensors and the JSON description of a file.
+
+    The arguments are those of `save_backbone`.
+    """
+    backbone = _unwrapped(backbone)
     if dtype is not None and not dtype.is_floating_point:
         raise InputError(f"dtype must be a floating-point type, not {dtype}.")
     spec = {
@@ -144,17 +147,33 @@ def backbone_content(
     }
     if not _is_valid(spec):
         raise InputError(
-            f"A backbone with this description could not be loaded again: {spec}. Notes must be text."
+            f"A backbone with this description could not be loaded again: {spec}. Notes must be "
+            "text."
         )
-    mean = backbone.spec.training_mean if training_mean is None else training_mean
-    tensors = {f"{PREFIX}{name}": tensor for name, tensor in backbone.state_dict().items()}
-    if mean is not None:
-        if tuple(mean.shape) != (backbone.embedding_dim,):
+    tensors = backbone.state_dict(prefix=PREFIX)
+    if training_mean is None:
+        training_mean = backbone.spec.training_mean
+    if training_mean is not None:
+        if tuple(training_mean.shape) != (backbone.embedding_dim,):
             raise InputError(
-                f"training_mean must have shape ({backbone.embedding_dim},), not {tuple(mean.shape)}."
+                f"training_mean must have shape ({backbone.embedding_dim},), "
+                f"not {tuple(training_mean.shape)}."
             )
-        tensors["training_mean"] = mean
+        tensors["training_mean"] = training_mean
     return {name: _stored(name, tensor, dtype) for name, tensor in tensors.items()}, spec
+
+
+def _unwrapped(module: nn.Module) -> Backbone:
+    """Return the backbone inside modules of `torch.compile` or of data parallelism."""
+    while not isinstance(module, Backbone):
+        inner = getattr(module, "_orig_mod", None) or getattr(module, "module", None)
+        if not isinstance(inner, nn.Module):
+            raise InputError(
+                "Only backbones made by build_backbone can be saved, not a "
+                f"{type(module).__name__}."
+            )
+        module = inner
+    return module
 
 
 def load_backbone(path_or_name: str | Path, *, input_size: int | None = None) -> Backbone:
@@ -185,62 +204,70 @@ def load_backbone(path_or_name: str | Path, *, input_size: int | None = None) ->
 
 
 def load_head(path: str | Path, kind: Literal["projection", "head"]) -> nn.Linear | None:
-    """Return the projection or the linear classifier that a weights file's backbone was trained with, if it has one."""
+    """Return the projection or the linear classifier that a backbone was trained with.
+
+    None if the weights file has none.
+    """
     _, tensors = _read(Path(path))
-    prefix = f"{kind}."
-    state = {
-        name.removeprefix(prefix): t.float()
-        for name, t in tensors.items()
-        if name.startswith(prefix)
-    }
+    state = {name: tensor.float() for name, tensor in _under(tensors, f"{kind}.").items()}
     if "weight" not in state:
         return None
     dim_out, dim_in = state["weight"].shape
-    with torch.random.fork_rng(devices=[]):  # the new weights are replaced
+    # The new weights are replaced: leave the random state unchanged.
+    with torch.random.fork_rng(devices=[]):
         layer = nn.Linear(dim_in, dim_out, bias="bias" in state, dtype=torch.float32)
     layer.load_state_dict(state)
     return layer.eval()
 
 
 def backbone_of_content(tensors: Mapping[str, Tensor], spec: Any, path: Path) -> Backbone:
-    """Return the backbone of a file's tensors and description, which are checked here; `path` is for errors."""
+    """Return the backbone of a file's tensors and description, which are checked here.
+
+    `path` is for error messages.
+    """
     if not _is_valid(spec):
         raise FileFormatError(f"{path} is damaged: its description of the backbone cannot be read.")
     name = spec["name"]
     # A name of timm must be that of a model in the library, not an address to download one from.
     model = name.removeprefix(TIMM_PREFIX)
-    is_timm = name.startswith(TIMM_PREFIX) and all(
-        letter.isalnum() or letter in "._-" for letter in model
-    )
+    is_model_name = all(letter.isalnum() or letter in "._-" for letter in model)
+    is_timm = name.startswith(TIMM_PREFIX) and is_model_name
     if name not in BACKBONES and not is_timm:
         raise FileFormatError(
             f"{path} is for a backbone {name!r}, which this version of nearshot does not have."
         )
-    with torch.random.fork_rng(
-        devices=[]
-    ):  # the new weights are replaced: leave the random state unchanged
+    # The new weights are replaced: leave the random state unchanged.
+    with torch.random.fork_rng(devices=[]):
         backbone = build_backbone(name, input_size=spec["input_size"])
     try:
-        backbone.load_state_dict(
-            {k.removeprefix(PREFIX): t for k, t in tensors.items() if k.startswith(PREFIX)}
-        )
+        backbone.load_state_dict(_under(tensors, PREFIX))
     except RuntimeError as error:
         reason = str(error).splitlines()[1].strip()  # the first of the differences
         raise FileFormatError(
             f"{path} does not have the weights of {name}: {reason:.300}"
         ) from error
-    mean = tensors["training_mean"].float() if "training_mean" in tensors else None
-    normalisation = Normalisation(tuple(spec["mean"]), tuple(spec["std"]))
-    how = {"interpolation": spec.get("interpolation", "bilinear"), "crop": spec.get("crop", 1.0)}
-    backbone.spec = replace(backbone.spec, normalisation=normalisation, training_mean=mean, **how)
+    training_mean = None
+    if "training_mean" in tensors:
+        training_mean = tensors["training_mean"].float()
+    backbone.spec = replace(
+        backbone.spec,
+        normalisation=Normalisation(tuple(spec["mean"]), tuple(spec["std"])),
+        training_mean=training_mean,
+        interpolation=spec.get("interpolation", DEFAULT_INTERPOLATION),
+        crop=spec.get("crop", DEFAULT_CROP),
+    )
     return backbone.eval()
 
 
 def read_notes(path_or_name: str | Path) -> dict[str, str]:
-    """Return the notes that were saved with a backbone: of a file, or by name; other libraries' weights have none."""
+    """Return the notes that were saved with a backbone, of a file or by name.
+
+    Other libraries' weights have none.
+    """
     if str(path_or_name).startswith(TIMM_PREFIX) or path_or_name in VARIANTS:
         return {}
-    return dict(_read(_path_of(path_or_name))[0]["notes"])
+    spec, _ = _read(_path_of(path_or_name))
+    return dict(spec["notes"])
 
 
 def published_file(name: str) -> Path:
@@ -254,25 +281,35 @@ def published_file(name: str) -> Path:
 
 
 def _path_of(path_or_name: str | Path) -> Path:
-    return (
-        published_file(str(path_or_name)) if str(path_or_name) in PUBLISHED else Path(path_or_name)
-    )
+    if str(path_or_name) in PUBLISHED:
+        return published_file(str(path_or_name))
+    return Path(path_or_name)
+
+
+def _under(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    """Return the tensors whose names have a prefix, which is removed."""
+    names = [name for name in tensors if name.startswith(prefix)]
+    return {name.removeprefix(prefix): tensors[name] for name in names}
 
 
 def _read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """Return the description and the tensors of a file. Other formats than safetensors are not read: they run code."""
+    """Return the description and the tensors of a file.
+
+    Other formats than safetensors are not read: they run code.
+    """
     if not path.is_file():
         names = [AUTO, *PUBLISHED, *VARIANTS]
-        beside = path.parent.iterdir() if path.parent.is_dir() else ()
+        files = list(path.parent.iterdir()) if path.parent.is_dir() else []
         raise InputError(
-            f"There is no run or weights file {str(path)!r}, nor a trained backbone of that name; there are: "
-            f"{', '.join(names)}, and timm:<model>.{did_you_mean(path, [*names, *beside])}"
+            f"There is no run or weights file {str(path)!r}, nor a trained backbone of that name; "
+            f"there are: {', '.join(names)}, and timm:<model>."
+            f"{did_you_mean(path, [*names, *files])}"
         )
     metadata, tensors = read_tensors(path)
     if metadata.get("format") != FORMAT or metadata.get("version") != VERSION:
-        found = f"{metadata.get('format')!r}, version {metadata.get('version')!r}"
         raise FileFormatError(
-            f"{path} has the format {found}; this nearshot reads {FORMAT!r}, version {VERSION}."
+            f"{path} has the format {metadata.get('format')!r}, version "
+            f"{metadata.get('version')!r}; this nearshot reads {FORMAT!r}, version {VERSION}."
         )
     try:
         return json.loads(metadata["spec"]), tensors
@@ -292,15 +329,17 @@ def _is_valid(spec: Any) -> bool:
             and len(spec["mean"]) == len(spec["std"]) == 3
             and all(abs(float(number)) < 1e6 for number in (*spec["mean"], *spec["std"]))
             and min(spec["std"]) > 0
-            and spec.get("interpolation", "bilinear") in get_args(Interpolation)
-            and 0.1 <= spec.get("crop", 1.0) <= 1
-            and all(isinstance(text, str) for note in spec["notes"].items() for text in note)
+            and spec.get("interpolation", DEFAULT_INTERPOLATION) in get_args(Interpolation)
+            and 0.1 <= spec.get("crop", DEFAULT_CROP) <= 1
+            and all(isinstance(key, str) for key in spec["notes"])
+            and all(isinstance(text, str) for text in spec["notes"].values())
         )
     except (KeyError, TypeError, ValueError, AttributeError):
         return False
 
 
 def _stored(name: str, tensor: Tensor, dtype: torch.dtype | None) -> Tensor:
+    """Return a tensor as a file holds it; refuse NaN and infinity."""
     tensor = tensor.detach().cpu().contiguous()
     if dtype is not None and tensor.is_floating_point():
         tensor = tensor.to(dtype)

@@ -1,12 +1,13 @@
 """Fused GPU kernels for batch norm and the stem, behind one entry: `fuse`.
 
 A backbone that is built or loaded consists of plain PyTorch modules, which can be changed, hooked,
-exported and differentiated like any other. `fuse` replaces the class of its blocks by a subclass
-that does the same with fewer passes over memory. The activations of such a block, and the sequences
-around them, are not called.
+exported and differentiated like any other. `fuse` puts other blocks in the place of its blocks.
+They hold the same layers under the same names, and compute the same with fewer passes over memory.
+The activations of such a block, and the sequences around them, are not called.
 """
 
-from typing import TypeVar, cast
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
 
 import torch
 import torch.nn.functional as F
@@ -27,52 +28,88 @@ def can_fuse(backbone: nn.Module, device: torch.device) -> bool:
     They run on CUDA where Triton works: it comes with PyTorch on Linux, and needs a C compiler.
     Batch norms that are synchronised between processes are not fused.
     """
-    has_blocks = any(isinstance(module, tuple(FUSED)) for module in backbone.modules())
+    has_blocks = any(type(module) in FUSED for module in backbone.modules())
     has_norms = any(type(module) is nn.BatchNorm2d for module in backbone.modules())
     return device.type == "cuda" and has_blocks and has_norms and kernels_run(device)
 
 
 def fuse(backbone: Network) -> Network:
-    """Let a backbone's blocks use the fused kernels, in place. The results are equal up to rounding."""
-    for module in backbone.modules():
-        module.__class__ = FUSED.get(type(module), type(module))
+    """Replace a backbone's blocks, in place, by blocks that use the fused kernels.
+
+    The parameters, the buffers and their names stay the same, and results are equal up to rounding.
+    Hooks on the replaced blocks are lost; those on their layers stay.
+    """
+    for parent in list(backbone.modules()):
+        for name, block in parent.named_children():
+            if type(block) in FUSED:
+                fused = FUSED[type(block)](block)
+                fused.training = block.training  # of the block alone: a layer may differ
+                parent.add_module(name, fused)
     return backbone
 
 
-class _FusedConvBlock(ConvBlock):
+class _FusedConvBlock(nn.Sequential):
+    """Has the layers of a `ConvBlock`: convolution, norm, ReLU, and those that follow."""
+
+    def __init__(self, block: ConvBlock) -> None:
+        super().__init__(*block)
+
     def forward(self, images: Tensor) -> Tensor:
         convolution, norm, _, *rest = self
-        images = norm_act(norm, convolution(images))
-        for module in rest:
-            images = module(images)
-        return images
+        x = norm_act(norm, convolution(images))
+        for layer in rest:
+            x = layer(x)
+        return x
 
 
-class _FusedStem(Stem):
+class _FusedStem(nn.Sequential):
+    """Has the layers of a `Stem`: convolution, norm, ReLU."""
+
+    def __init__(self, block: Stem) -> None:
+        super().__init__(*block)
+
     def forward(self, images: Tensor) -> Tensor:
         convolution, norm, _ = self
         return conv_norm_act(convolution, norm, images)
 
 
-class _FusedBasicBlock(BasicBlock):
+class _FusedBasicBlock(nn.Module):
+    """Has the layers of a `BasicBlock`."""
+
+    def __init__(self, block: BasicBlock) -> None:
+        super().__init__()
+        self.residual = block.residual
+        self.shortcut = block.shortcut
+
     def forward(self, x: Tensor) -> Tensor:
         first, first_norm, _, second, second_norm = self.residual
         x, again = two_uses(x)
         inner = norm_act(first_norm, first(x))
-        return norm_act(second_norm, second(inner), *_shortcut(self.shortcut, again))
+        shortcut, shortcut_norm = _shortcut(self.shortcut, again)
+        return norm_act(second_norm, second(inner), shortcut, shortcut_norm)
 
 
-class _FusedMetaOptStage(MetaOptStage):
+class _FusedMetaOptStage(nn.Module):
+    """Has the layers of a `MetaOptStage`."""
+
+    def __init__(self, stage: MetaOptStage) -> None:
+        super().__init__()
+        self.residual = stage.residual
+        self.shortcut = stage.shortcut
+        self.drop = stage.drop
+
     def forward(self, x: Tensor) -> Tensor:
         first, first_norm, _, second, second_norm, _, third, third_norm = self.residual
         inner = norm_act(first_norm, first(x), slope=SLOPE)
         inner = norm_act(second_norm, second(inner), slope=SLOPE)
-        x = norm_act(third_norm, third(inner), *_shortcut(self.shortcut, x), slope=SLOPE)
+        shortcut, shortcut_norm = _shortcut(self.shortcut, x)
+        x = norm_act(third_norm, third(inner), shortcut, shortcut_norm, slope=SLOPE)
         dropped: Tensor = self.drop(F.max_pool2d(x, 2))
         return dropped
 
 
-FUSED: dict[type[nn.Module], type[nn.Module]] = {
+# The fused block of each plain one.
+FUSED: dict[type[nn.Module], Callable[[Any], nn.Module]] = {
     ConvBlock: _FusedConvBlock,
     Stem: _FusedStem,
     BasicBlock: _FusedBasicBlock,
@@ -81,7 +118,10 @@ FUSED: dict[type[nn.Module], type[nn.Module]] = {
 
 
 def _shortcut(shortcut: nn.Module, x: Tensor) -> tuple[Tensor, nn.Module | None]:
-    """Return a shortcut's input to the sum and its norm: x without one, or its 1×1 convolution with its norm."""
+    """Return what a shortcut adds, before its norm; and the norm, if it has one.
+
+    It is x, or the 1×1 convolution of x.
+    """
     if isinstance(shortcut, nn.Identity):
         return x, None
     convolution, norm = cast(nn.Sequential, shortcut)
