@@ -45,7 +45,7 @@ def trained_on_glyphs(data_dir: Path | None, steps: int) -> Backbone:
     plain = Augmentation(crop="centre", flip=0.0)
     config = replace(PRESETS["glyphs-nca"], epochs=1, steps_per_epoch=steps, augmentation=plain)
     with tempfile.TemporaryDirectory() as folder:
-        train(config, folder=folder, data_dir=data_dir, show=False)
+        train(config, folder=folder, data_dir=data_dir, progress=False)
         return load_backbone(RunFolder(folder).weights_of(1))
 
 

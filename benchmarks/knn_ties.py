@@ -39,7 +39,7 @@ def main() -> None:
     backbone = load_backbone(BACKBONE).eval()
     backbone.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
     store = open_or_prepare("cifar-fs", "val", options.data_dir)
-    features = embed_images(backbone, ImageFeed(store.images, device), show=None).cpu()
+    features = embed_images(backbone, ImageFeed(store.images, device), progress=None).cpu()
     centre = backbone.spec.training_mean.cpu()
 
     def measured(ties: Any) -> Accuracy:

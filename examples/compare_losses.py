@@ -104,7 +104,7 @@ def trained(config: TrainConfig, n_seeds: int, data_dir: Path | None) -> Row:
     record = {}
     for seed in range(n_seeds):
         with tempfile.TemporaryDirectory() as folder:
-            result = train(replace(config, seed=seed), folder=folder, data_dir=data_dir, show=False)
+            result = train(replace(config, seed=seed), folder=folder, data_dir=data_dir, progress=False)
             record = result.history[-1]
             spec = EvaluationSpec(n_shot=1)
             (evaluation,) = evaluate_run(folder, spec, data_dir=data_dir)

@@ -34,7 +34,7 @@ def start(data_dir: Path, folder: Path) -> int:
             hardware=cpu,
             resume=True,
             checkpoint_seconds=0,
-            show=False,
+            progress=False,
         )
         os._exit(0 if result.finished else 3)
     return process

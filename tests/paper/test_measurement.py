@@ -49,7 +49,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("measuring")
     prepare_tiny(folder / "data", n_classes=20, n_images=30, contrast=20)
     cpu = Hardware(accelerator="cpu")
-    train(TINY, folder=folder / "run", data_dir=folder / "data", hardware=cpu, show=False)
+    train(TINY, folder=folder / "run", data_dir=folder / "data", hardware=cpu, progress=False)
     return folder
 
 
@@ -154,7 +154,7 @@ def test_published_fine_tuning_goes_through_the_projection(place: Path, tmp_path
         folder=tmp_path / "run",
         data_dir=place / "data",
         hardware=Hardware(accelerator="cpu"),
-        show=False,
+        progress=False,
     )
     run = open_run(tmp_path / "run", data_dir=place / "data", device="cpu")
     weights = run.best_weights(5, "centroid")

@@ -32,7 +32,7 @@ def trained(data_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         change(TINY, backbone="resnet12", epochs=1, validate_every=1),
         folder=folder,
         data_dir=data_dir,
-        show=False,
+        progress=False,
     )
     return folder
 

@@ -33,7 +33,7 @@ def data_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def trained(config: TrainConfig, folder: Path, data_dir: Path) -> TrainResult:
-    return train(config, folder=folder, data_dir=data_dir, hardware=CPU, show=False)
+    return train(config, folder=folder, data_dir=data_dir, hardware=CPU, progress=False)
 
 
 @pytest.fixture(scope="module")
@@ -105,7 +105,7 @@ def test_the_finished_run_does_not_answer_with_what_was_measured_before(
         data_dir=data_dir,
         hardware=CPU,
         overwrite=True,
-        show=False,
+        progress=False,
     )
     assert not list((run / "evaluations").iterdir())
 

@@ -18,9 +18,9 @@ from nearshot.episode_shape import EpisodeShape
 from nearshot.errors import InputError
 from nearshot.evaluation.fit import check_split
 from nearshot.training import PRESETS, TrainConfig, autoconfig, train
-from nearshot.training.assembly import make_batches
 from nearshot.training.autoconfig import TRAIN_SETTINGS, autoconfigure
 from nearshot.training.methods import PrototypicalNetworks
+from nearshot.training.plan import make_batches
 
 QUICK = [
     "--backbone",
@@ -107,8 +107,8 @@ def test_in_python_nothing_is_automatic_by_default(data_dir: Path, tmp_path: Pat
         (("batchsize",), "'batchsize'.* Did you mean 'batch_size'"),
     ):
         with pytest.raises(InputError, match=message):
-            train(too_much, auto=auto, show=False, **where)  # type: ignore[arg-type]
-    result = train(too_much, auto=("batch_size",), show=False, **where)  # type: ignore[arg-type]
+            train(too_much, auto=auto, progress=False, **where)  # type: ignore[arg-type]
+    result = train(too_much, auto=("batch_size",), progress=False, **where)  # type: ignore[arg-type]
     assert json.loads((result.folder / "config.json").read_text())["batch_size"] == 64  # of 200
 
 

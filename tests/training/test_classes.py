@@ -16,7 +16,7 @@ from nearshot.errors import FileFormatError, LeakError
 from nearshot.evaluation import EvaluationSpec, TrainingClasses
 from nearshot.io import read_json
 from nearshot.models import load_backbone, read_notes, save_backbone
-from nearshot.paper.measurement import measure, measure_classes
+from nearshot.paper.measurement import measure
 from nearshot.paper.results import Measurement
 from nearshot.runs import evaluate_run, evaluate_weights, open_run
 
@@ -64,7 +64,7 @@ def test_a_run_and_its_weights_record_the_training_classes(trained: Path, data_d
             the_weights(run), replace(SPEC, dataset="tiny"), data_dir=data
         ),
         lambda run, data: measure(open_run(run, data_dir=data), [RAW]),
-        lambda run, data: measure_classes(open_run(run, data_dir=data), ["test"]),
+        lambda run, data: evaluate_run(run, SPEC, data_dir=data, by_class=True),
     ],
     ids=["run", "weights", "weights on a dataset", "recipe", "by class"],
 )

@@ -132,11 +132,11 @@ def test_a_run_on_a_gpu_trains_and_is_resumed(
         data_dir=data_dir,
         hardware=gpu,
         checkpoint_seconds=0,
-        show=False,
+        progress=False,
     )
     assert first.history[-1]["loss"] < first.history[0]["loss"]
     again = train(
-        config, folder=tmp_path / "run", data_dir=data_dir, hardware=gpu, resume=True, show=False
+        config, folder=tmp_path / "run", data_dir=data_dir, hardware=gpu, resume=True, progress=False
     )
     assert again.history == first.history
 

@@ -39,7 +39,7 @@ def test_a_loss_that_is_not_finite_stops_and_keeps_the_state_before_it(
 ) -> None:
     config = change(TINY, epochs=3, method=BreaksLater())
     with pytest.raises(NearshotError, match="loss is nan in epoch 2"):
-        train(config, folder=tmp_path / "run", data_dir=data_dir, checkpoint_seconds=0, show=False)
+        train(config, folder=tmp_path / "run", data_dir=data_dir, checkpoint_seconds=0, progress=False)
     state = read_checkpoint(tmp_path / "run" / "checkpoint.pt")
     assert state["progress"]["epoch"] == 2
     assert all(value.isfinite().all() for value in state["learner"].values())
@@ -53,7 +53,7 @@ def test_weights_that_are_not_finite_are_never_saved(
     config = change(TINY, method=method, epochs=30, learning_rate=1e12, steps_per_epoch=1, validate_every=30
     )
     with pytest.raises(NearshotError, match=r"in epoch \d+.* learning_rate"):
-        train(config, folder=tmp_path / "run", data_dir=data_dir, checkpoint_seconds=0, show=False)
+        train(config, folder=tmp_path / "run", data_dir=data_dir, checkpoint_seconds=0, progress=False)
     if (tmp_path / "run" / "checkpoint.pt").is_file():
         state = read_checkpoint(tmp_path / "run" / "checkpoint.pt")
         assert all(value.isfinite().all() for value in state["learner"].values())
@@ -94,7 +94,7 @@ def test_a_full_disk_stops_and_keeps_the_last_checkpoint(data_dir: Path, tmp_pat
             folder=mount / "run",
             data_dir=data_dir,
             checkpoint_seconds=0,
-            show=False,
+            progress=False,
         )
 
 

@@ -11,16 +11,16 @@ from tests.helpers.tiny import prepare_tiny
 from nearshot.cli import main
 from nearshot.errors import InputError, LeakError
 from nearshot.models import build_backbone, load_backbone, read_notes, save_backbone
-from nearshot.training import Hardware, RunFolder, TrainConfig, TrainResult, train
-from nearshot.training.assembly import RunPlan
+from nearshot.training import RunFolder, TrainConfig, TrainResult, train
 from nearshot.training.learner import freeze_stages
+from nearshot.training.plan import open_splits, plan_run, resolve_run
 
 NAMES = {"1-shot centroid", "1-shot soft", "5-shot centroid", "5-shot soft"}
 
 
 def continued(trained: Path, data_dir: Path, folder: Path, **changes: object) -> TrainResult:
     config = change(TINY, init=str(trained), epochs=2, validate_every=1, **changes)  # type: ignore[arg-type]
-    return train(config, folder=folder, data_dir=data_dir, show=False)
+    return train(config, folder=folder, data_dir=data_dir, progress=False)
 
 
 @pytest.mark.parametrize("freeze", [0, 2])
@@ -145,5 +145,6 @@ def test_weights_that_may_know_the_classes_of_a_part_of_imagenet_are_named(tmp_p
     prepare_tiny(tmp_path, name="mini-imagenet")
     save_backbone(build_backbone("conv4-32", input_size=16), tmp_path / "weights.safetensors")
     config = change(TINY, dataset="mini-imagenet", init=str(tmp_path / "weights.safetensors"))
-    plan = RunPlan(config, Hardware(accelerator="cpu"), data_dir=tmp_path, launch=False)
+    config, _, _ = resolve_run(config)
+    plan = plan_run(config, open_splits(config, tmp_path))
     assert any("ImageNet" in message and "mini-imagenet" in message for message in plan.messages)

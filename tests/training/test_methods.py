@@ -192,9 +192,9 @@ def test_modules_of_ones_own_are_trained_saved_and_resumed(
     data_dir: Path, tmp_path: Path
 ) -> None:
     config = change(TINY, epochs=2, method=Proxies(), validate_every=1)
-    whole = train(config, folder=tmp_path / "whole", data_dir=data_dir, show=False)
+    whole = train(config, folder=tmp_path / "whole", data_dir=data_dir, progress=False)
     first = replace(config, epochs=1)
-    train(first, folder=tmp_path / "first", data_dir=data_dir, show=False)
+    train(first, folder=tmp_path / "first", data_dir=data_dir, progress=False)
     after_one, after_two = (
         read_checkpoint(tmp_path / name / "checkpoint.pt")["loss_modules"]
         for name in ("first", "whole")

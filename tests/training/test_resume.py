@@ -134,12 +134,12 @@ def test_a_signal_saves_and_stops(
         2 * n_steps if "mixup" in changes else n_steps
     )  # of a mixed batch, the loss is computed twice
     config = change(TINY, method=stops(n_calls, number), **changes)
-    stopped = train(config, folder=tmp_path / "stopped", data_dir=data_dir, show=False)
+    stopped = train(config, folder=tmp_path / "stopped", data_dir=data_dir, progress=False)
     assert not stopped.finished
     state = read_checkpoint(tmp_path / "stopped" / "checkpoint.pt")
     assert state["progress"]["step"] == n_steps
-    resumed = train(config, folder=tmp_path / "stopped", data_dir=data_dir, resume=True, show=False)
-    whole = train(config, folder=tmp_path / "whole", data_dir=data_dir, show=False)
+    resumed = train(config, folder=tmp_path / "stopped", data_dir=data_dir, resume=True, progress=False)
+    whole = train(config, folder=tmp_path / "whole", data_dir=data_dir, progress=False)
     assert resumed.finished
     assert whole.finished
     assert bool(whole.initial) == (config.init is not None)
@@ -152,11 +152,11 @@ def test_a_checkpoint_of_another_configuration_or_of_other_data_is_refused(
 ) -> None:
     with pytest.raises(InputError, match=r"learning_rate was 0\.02 and is now 0\.5"):
         train(
-            replace(DONE, learning_rate=0.5), folder=run, data_dir=data_dir, resume=True, show=False
+            replace(DONE, learning_rate=0.5), folder=run, data_dir=data_dir, resume=True, progress=False
         )
     prepare_tiny(tmp_path / "other", seed=1)
     with pytest.raises(InputError, match="other data: the fingerprint of train"):
-        train(DONE, folder=run, data_dir=tmp_path / "other", resume=True, show=False)
+        train(DONE, folder=run, data_dir=tmp_path / "other", resume=True, progress=False)
 
 
 def test_a_run_is_replaced_only_on_request(run: Path, data_dir: Path) -> None:
@@ -171,9 +171,9 @@ def test_a_run_is_replaced_only_on_request(run: Path, data_dir: Path) -> None:
 
     files = contents()
     with pytest.raises(InputError, match="--resume.*overwrite=True"):
-        train(DONE, folder=run, data_dir=data_dir, show=False)
+        train(DONE, folder=run, data_dir=data_dir, progress=False)
     with pytest.raises(InputError, match="--resume or --overwrite"):
-        train(DONE, folder=run, data_dir=data_dir, overwrite=True, resume=True, show=False)
+        train(DONE, folder=run, data_dir=data_dir, overwrite=True, resume=True, progress=False)
     with pytest.raises(
         InputError, match="more than 20 images"
     ):  # what is refused overwrites nothing
@@ -182,16 +182,16 @@ def test_a_run_is_replaced_only_on_request(run: Path, data_dir: Path) -> None:
             folder=run,
             data_dir=data_dir,
             overwrite=True,
-            show=False,
+            progress=False,
         )
     (run / "checkpoint.pt").rename(run / "aside")  # somebody may delete it to save space
     for resume in (True, False):
         with pytest.raises(InputError, match="checkpoint is missing.*nearshot evaluate"):
-            train(DONE, folder=run, data_dir=data_dir, resume=resume, show=False)
+            train(DONE, folder=run, data_dir=data_dir, resume=resume, progress=False)
     (run / "aside").rename(run / "checkpoint.pt")
     assert contents() == files
     assert train(
-        change(TINY, epochs=1), folder=run, data_dir=data_dir, overwrite=True, show=False
+        change(TINY, epochs=1), folder=run, data_dir=data_dir, overwrite=True, progress=False
     ).finished
     assert (run / "thesis.tex").read_text() == "precious"
 

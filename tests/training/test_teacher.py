@@ -119,10 +119,10 @@ def test_another_teacher_is_refused_when_a_run_resumes(
     weights = tmp_path / "teacher.safetensors"
     shutil.copy(RunFolder(teacher).weights_of(2), weights)
     config = change(TINY, teacher=str(weights), epochs=1, steps_per_epoch=1)
-    train(config, folder=tmp_path / "run", data_dir=data_dir, show=False)
+    train(config, folder=tmp_path / "run", data_dir=data_dir, progress=False)
     shutil.copy(RunFolder(trained).weights_of(5), weights)
     with pytest.raises(InputError, match="fingerprint of teacher"):
-        train(config, folder=tmp_path / "run", data_dir=data_dir, resume=True, show=False)
+        train(config, folder=tmp_path / "run", data_dir=data_dir, resume=True, progress=False)
 
 
 def test_teachers_that_do_not_fit_are_refused(
@@ -130,11 +130,11 @@ def test_teachers_that_do_not_fit_are_refused(
 ) -> None:
     needs_head = change(TINY, method="simpleshot", teacher=str(trained))
     with pytest.raises(InputError, match="linear head"):
-        train(needs_head, folder=tmp_path / "run", data_dir=data_dir, show=False)
+        train(needs_head, folder=tmp_path / "run", data_dir=data_dir, progress=False)
     other = tmp_path / "other"
     prepare_tiny(other, split_seed=1)  # other classes are for validation
     with pytest.raises(LeakError):
         train(
-            change(TINY, teacher=str(teacher)), folder=tmp_path / "run", data_dir=other, show=False
+            change(TINY, teacher=str(teacher)), folder=tmp_path / "run", data_dir=other, progress=False
         )
     assert not (tmp_path / "run").exists()

@@ -36,17 +36,16 @@ from nearshot.runs import evaluate_run, evaluate_weights, open_run
 from nearshot.runs.evaluate import CachedEvaluation
 from nearshot.training import (
     METHODS,
-    Hardware,
     RunFolder,
     TrainConfig,
     TrainResult,
     train,
     trainer,
 )
-from nearshot.training.assembly import RunPlan
-from nearshot.training.checkpoint import Progress
+from nearshot.training.checkpoint import RunState
 from nearshot.training.embedding import images_at_once, in_one_size
 from nearshot.training.logging import RunLog
+from nearshot.training.plan import open_splits, plan_run
 from nearshot.training.trainer import effective_dimensions, warnings_about
 
 TrainTiny = Callable[..., TrainResult]
@@ -83,12 +82,10 @@ def test_every_method_trains_and_its_loss_falls(name: str, train_tiny: TrainTiny
 def test_published_crops_of_small_images_are_warned_of(
     changes: dict[str, Any], warns: bool, data_dir: Path
 ) -> None:
-    plan = RunPlan(
-        change(TINY, **changes), Hardware(accelerator="cpu"), data_dir=data_dir, launch=False
-    )
-    assert ["16×16" in message and "--crop padded" in message for message in plan.messages] == [
-        True
-    ] * warns
+    config = change(TINY, **changes)
+    plan = plan_run(config, open_splits(config, data_dir))
+    assert len(plan.messages) == warns
+    assert all("16×16" in message and "padded" in message for message in plan.messages)
 
 
 def test_a_run_folder_describes_the_run(run: Path, data_dir: Path) -> None:
@@ -266,7 +263,7 @@ def test_tensorboard_reads_one_curve_of_a_resumed_run(data_dir: Path, tmp_path: 
     config, folder = change(TINY, epochs=3, validate_every=1), tmp_path / "run"
     for _ in range(2):  # the second time from its last checkpoint
         train(
-            config, folder=folder, data_dir=data_dir, resume=True, checkpoint_seconds=0, show=False
+            config, folder=folder, data_dir=data_dir, resume=True, checkpoint_seconds=0, progress=False
         )
     history = records(folder)
     events = accumulator.EventAccumulator(str(folder)).Reload()
@@ -276,7 +273,7 @@ def test_tensorboard_reads_one_curve_of_a_resumed_run(data_dir: Path, tmp_path: 
     )
     assert "validation/5-shot centroid" in events.Tags()["scalars"]
     with RunLog(
-        RunFolder(folder), config, Progress(), 6, show=False
+        RunFolder(folder), config, RunState(), 6, progress=False
     ) as log:  # starts again at the first epoch
         log.epoch(history[0] | {"loss": 0.5}, seconds=1.0, images_per_second=1.0)
     events = accumulator.EventAccumulator(str(folder)).Reload()
@@ -294,7 +291,7 @@ def test_pairs_and_a_learnt_temperature_are_logged(train_tiny: TrainTiny) -> Non
 def test_a_dataset_without_validation_keeps_the_last_epoch(data_dir: Path, tmp_path: Path) -> None:
     shutil.copytree(data_dir / "tiny", tmp_path / "tiny")
     shutil.rmtree(tmp_path / "tiny" / "16" / "val")
-    result = train(change(TINY, epochs=2), folder=tmp_path / "run", data_dir=tmp_path, show=False)
+    result = train(change(TINY, epochs=2), folder=tmp_path / "run", data_dir=tmp_path, progress=False)
     assert result.best == {}
     assert [file.name for file in (tmp_path / "run" / "weights").iterdir()] == [
         "epoch-0002.safetensors"

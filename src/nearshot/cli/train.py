@@ -5,7 +5,7 @@ import sys
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from shlex import quote
-from typing import Annotated, Any
+from typing import Annotated
 
 import torch
 import tyro
@@ -17,10 +17,11 @@ from nearshot.data.store import prepared_manifests
 from nearshot.errors import InputError, look_up
 from nearshot.text import counted, print_line
 from nearshot.training import PRESETS, Hardware, RunFolder, TrainConfig, train
-from nearshot.training.assembly import RunPlan
 from nearshot.training.autoconfig import TRAIN_SETTINGS
 from nearshot.training.methods import UnknownMethod, change_method, method_class
+from nearshot.training.plan import RunPlan, open_splits, plan_run, resolve_run
 from nearshot.training.presets import PHOTOS, PHOTOS_FROM_SCRATCH
+from nearshot.training.trainer import build_networks
 
 # The shell's status of a process that SIGTERM ended, so that nobody takes the run for finished.
 STOPPED = 143
@@ -189,27 +190,27 @@ class Train:
     dry_run: bool = False
     """Only print the settings, and the steps and images of the run. A folder that is not prepared
     yet is prepared, and stays so."""
-    wandb: Annotated[str | None, tyro.conf.arg(metavar="PROJECT")] = None
+    wandb_project: Annotated[str | None, tyro.conf.arg(metavar="NAME")] = None
     """Log to a Weights & Biases project as well."""
     auto: tyro.conf.Suppress[tuple[str, ...]] = ()  # the settings that may adapt to the data
 
-    @property
-    def output(self) -> Path | None:
-        """The run's folder, if it was given."""
-        return self.start.output
-
     def run(self, console: Console) -> None:
         """Train, and print the validation accuracies and the run's folder."""
-        where: dict[str, Any] = {"folder": self.output, "hardware": self.hardware}
-        where |= {"data_dir": self.start.data_dir, "resume": self.start.resume}
-        where |= {name: getattr(self, name) for name in ("auto", "allow_few_images")}
         if self.dry_run:
-            _describe(RunPlan(self.config, **where, launch=False), console)
+            self._print_plan(console)
             return
-        others = {
-            name: getattr(self, name) for name in ("checkpoint_seconds", "wandb", "overwrite")
-        }
-        result = train(self.config, **where, **others)
+        result = train(
+            self.config,
+            folder=self.start.output,
+            data_dir=self.start.data_dir,
+            hardware=self.hardware,
+            auto=self.auto,
+            allow_few_images=self.allow_few_images,
+            resume=self.start.resume,
+            overwrite=self.overwrite,
+            checkpoint_seconds=self.checkpoint_seconds,
+            wandb_project=self.wandb_project,
+        )
         if torch.distributed.is_available() and torch.distributed.is_initialized():
             torch.distributed.destroy_process_group()
         if result.rank:
@@ -236,6 +237,33 @@ class Train:
         if result.best and not any(result.best_epochs.values()):
             console.print("No epoch is better than the initial network, which is kept as epoch 0.")
         console.print(f"The run is in {result.folder}. Next: nearshot evaluate {folder}")
+
+
+    def _print_plan(self, console: Console) -> None:
+        """Print the plan of the run, which is not started."""
+        config, run, auto = resolve_run(
+            self.config, self.start.output, auto=self.auto, resume=self.start.resume
+        )
+        fabric = self.hardware.fabric(config)
+        plan = plan_run(
+            config,
+            open_splits(config, self.start.data_dir),
+            n_ranks=fabric.world_size,
+            auto=auto,
+            allow_few_images=self.allow_few_images,
+        )
+        # What the network and the devices refuse is refused here, too.
+        learner, _ = build_networks(plan)
+        self.hardware.resolved(
+            fabric.device,
+            plan.config,
+            learner.backbone,
+            n_ranks=plan.n_ranks,
+            n_steps=plan.n_steps,
+        )
+        settings = json.dumps(_settings_of(plan).as_dict(), indent=2, ensure_ascii=False)
+        lines = [settings, *_size_lines(plan), *plan.messages]
+        console.print("\n".join([*lines, f"The run would be in {run.path}"]))
 
 
 def parse(arguments: list[str]) -> Train:
@@ -275,37 +303,46 @@ def parse(arguments: list[str]) -> Train:
     return command
 
 
-def _describe(plan: RunPlan, console: Console) -> None:
-    """Print the settings of a run, and its steps and images."""
-    sampler, store = plan.sampler, plan.stores["train"]
-    config = replace(
+def _settings_of(plan: RunPlan) -> TrainConfig:
+    """Return the settings of a run, with those that were left to a default decided."""
+    return replace(
         plan.config,
         batches=plan.config.batch_kind,
-        input_size=plan.learner.backbone.spec.input_size,
+        input_size=plan.input_size,
         warm_up=plan.config.warm_up_epochs,
         validation_n_query=plan.validation_n_query,
     )
-    lines = [json.dumps(config.as_dict(), indent=2, ensure_ascii=False)]
-    size = f"{len(store):,} images of {len(store.class_names):,} classes"
-    batches = f"{type(sampler).__name__}, {sampler.batch_size} images per batch"
+
+
+def _size_lines(plan: RunPlan) -> list[str]:
+    """Return lines about the images, pairs and steps of a run."""
+    config = plan.config
+    training = plan.stores["train"]
+    sampler = plan.new_sampler()
     title = config.method.title or config.method_name
-    lines.append(f"{title} on {config.dataset}: {size}, {batches}")
-    first_epoch = store.labels[sampler.epoch_indices()].view(-1, sampler.batch_size)
-    shape = config.shape if config.batch_kind == "episodes" else None
-    pairs = [config.method.pairs(labels, shape) for labels in first_epoch]
-    counted_pairs = [counts for counts in pairs if counts is not None]
-    if counted_pairs:
-        n_batches = len(counted_pairs)
-        positives = sum(counts.positive_pairs for counts in counted_pairs) / n_batches
-        negatives = sum(counts.negative_pairs for counts in counted_pairs) / n_batches
-        unpaired = sum(counts.anchors_without_positive for counts in counted_pairs) / n_batches
+    lines = [
+        f"{title} on {config.dataset}: {len(training):,} images of "
+        f"{len(training.class_names):,} classes, {type(sampler).__name__}, "
+        f"{plan.batch_size} images per batch"
+    ]
+    all_pairs = []
+    for labels in training.labels[sampler.epoch_indices()].view(-1, plan.batch_size):
+        pairs = config.method.pairs(labels, plan.episode_shape)
+        if pairs is not None:
+            all_pairs.append(pairs)
+    if all_pairs:
+        n_batches = len(all_pairs)
+        positives = sum(pairs.positive_pairs for pairs in all_pairs) / n_batches
+        negatives = sum(pairs.negative_pairs for pairs in all_pairs) / n_batches
+        unpaired = sum(pairs.anchors_without_positive for pairs in all_pairs) / n_batches
         lines.append(f"pairs per batch: {positives:,.0f} positive, {negatives:,.0f} negative")
         if unpaired:
             lines.append(
-                f"{unpaired:.1f} anchors per batch have no positive; with --batches episodes, all have one"
+                f"{unpaired:.1f} anchors per batch have no positive; with batches of episodes, "
+                "all have one"
             )
-    steps = f"{counted(len(sampler), 'step')}: {counted(plan.n_steps, 'step')}"
     lines.append(
-        f"{counted(config.epochs, 'epoch')} of {steps}, {plan.n_steps * sampler.batch_size:,} images"
+        f"{counted(config.epochs, 'epoch')} of {counted(plan.steps_per_epoch, 'step')}: "
+        f"{counted(plan.n_steps, 'step')}, {plan.n_steps * plan.batch_size:,} images"
     )
-    console.print("\n".join([*lines, *plan.messages, f"The run would be in {plan.run.path}"]))
+    return lines

@@ -1,7 +1,9 @@
-"""The progress of a run, and checkpoints: the complete state for an exact resume, in one file written atomically."""
+"""The state of a run, and checkpoints: all that an exact resume needs, in one file written atomically."""
 
 import io
 import zipfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -19,20 +21,30 @@ from nearshot.training.step import Step
 FORMAT, VERSION = "nearshot-checkpoint", 1
 
 
-class Progress:
-    """The current epoch, its sums so far, and the best epochs and log records before it."""
+@dataclass
+class RunState:
+    """What a run is at; a checkpoint holds it whole.
 
-    def __init__(self) -> None:
-        self.epoch, self.step = 1, 0  # the epochs are counted from 1, and the steps are those taken
-        self.best: dict[
-            str, dict[str, Any]
-        ] = {}  # by "5-shot centroid" and the like, with its epoch
-        self.history: list[dict[str, Any]] = []
-        self.initial: dict[
-            str, float
-        ] = {}  # the accuracies of epoch 0, the unchanged initial network
-        self.n_steps, self.loss_sum = 0, torch.zeros((), dtype=torch.float64)
-        self.pairs = [0.0, 0.0, 0.0]
+    Attributes:
+        epoch: the current epoch, counted from 1.
+        step: how many steps were taken in all.
+        best: by "5-shot centroid" and the like, the best accuracy on the validation split so far,
+            with its epoch.
+        history: the log records of the epochs before the current one.
+        initial: the accuracies of epoch 0, the unchanged initial network.
+        n_steps: how many steps of the current epoch were taken.
+        loss_sum: the sum of their losses.
+        pairs: the sums of their `PairsInBatch`.
+    """
+
+    epoch: int = 1
+    step: int = 0
+    best: dict[str, dict[str, Any]] = field(default_factory=dict)
+    history: list[dict[str, Any]] = field(default_factory=list)
+    initial: dict[str, float] = field(default_factory=dict)
+    n_steps: int = 0
+    loss_sum: Tensor = field(default_factory=lambda: torch.zeros((), dtype=torch.float64))
+    pairs: list[float] = field(default_factory=lambda: [0.0, 0.0, 0.0])
 
     def add(self, loss: Tensor, pairs: PairsInBatch | None) -> None:
         """Add a step. The loss stays on its device, since reading it would wait for the device."""
@@ -41,20 +53,22 @@ class Progress:
         self.n_steps += 1
         self.step += 1
         if pairs is not None:
-            self.pairs = [total + here for total, here in zip(self.pairs, pairs, strict=True)]
+            self.pairs = [total + count for total, count in zip(self.pairs, pairs, strict=True)]
 
     def next_epoch(self) -> None:
         """Begin the next epoch."""
         self.epoch += 1
-        self.n_steps, self.loss_sum, self.pairs = (
-            0,
-            torch.zeros_like(self.loss_sum),
-            [0.0, 0.0, 0.0],
-        )
+        self.n_steps = 0
+        self.loss_sum = torch.zeros_like(self.loss_sum)
+        self.pairs = [0.0, 0.0, 0.0]
+
+    def best_epochs(self) -> dict[str, int]:
+        """Return the epochs of the best accuracies so far."""
+        return {name: int(values["epoch"]) for name, values in self.best.items()}
 
 
-def state_of(step: Step, sampler: Batches, progress: Progress) -> dict[str, Any]:
-    """Return the state of a run: weights, optimiser, position, random states and log."""
+def state_of(step: Step, sampler: Batches, state: RunState) -> dict[str, Any]:
+    """Return all that a run needs to resume: weights, optimiser, position, random states and log."""
     device = step.generator.device
     return {
         "learner": step.learner.state_dict(),
@@ -66,45 +80,46 @@ def state_of(step: Step, sampler: Batches, progress: Progress) -> dict[str, Any]
         "generator": step.generator.get_state(),
         "random": torch.get_rng_state(),
         "random_device": torch.cuda.get_rng_state(device) if device.type == "cuda" else None,
-        "progress": dict(vars(progress)),
+        "progress": dict(vars(state)),
     }
 
 
-def load_state(state: dict[str, Any], step: Step, sampler: Batches, progress: Progress) -> bool:
-    """Restore a state; return whether the run resumes exactly.
+def load_state(
+    checkpoint: dict[str, Any], step: Step, sampler: Batches, state: RunState
+) -> bool:
+    """Inverse of `state_of`; return whether the run resumes exactly.
 
     It does not on another kind of device than before, where random numbers come from a new
     generator.
     """
     device = step.generator.device
-    step.learner.load_state_dict(state["learner"])
-    step.loss_modules.load_state_dict(state["loss_modules"])
+    step.learner.load_state_dict(checkpoint["learner"])
+    step.loss_modules.load_state_dict(checkpoint["loss_modules"])
     if step.average is not None:
-        step.average.load_state_dict(state["average"])
-    of_device: tuple[str, ...] = (
-        "lr",
-        "fused",
-        "foreach",
-        "capturable",
-    )  # where and how the device computes steps
-    kept = [
-        {name: group[name] for name in of_device if name in group}
-        for group in step.optimiser.param_groups
-    ]
-    for group, values in zip(state["optimiser"]["param_groups"], kept, strict=True):
-        group.update(values)  # before the optimiser places its state by them
-    step.optimiser.load_state_dict(state["optimiser"])
-    sampler.load_state_dict(state["sampler"])
-    vars(progress).update(state["progress"])
-    progress.loss_sum = progress.loss_sum.to(device)
-    torch.set_rng_state(state["random"])
-    if state["device"] != device.type:
-        step.generator.manual_seed(hash((step.config.seed, progress.step)) % 2**63)
+        step.average.load_state_dict(checkpoint["average"])
+    _load_optimiser(step.optimiser, checkpoint["optimiser"])
+    sampler.load_state_dict(checkpoint["sampler"])
+    for name, value in checkpoint["progress"].items():
+        setattr(state, name, value)
+    state.loss_sum = state.loss_sum.to(device)
+    torch.set_rng_state(checkpoint["random"])
+    if checkpoint["device"] != device.type:
+        step.generator.manual_seed(hash((step.config.seed, state.step)) % 2**63)
         return False
-    step.generator.set_state(state["generator"])
+    step.generator.set_state(checkpoint["generator"])
     if device.type == "cuda":
-        torch.cuda.set_rng_state(state["random_device"], device)
+        torch.cuda.set_rng_state(checkpoint["random_device"], device)
     return True
+
+
+def _load_optimiser(optimiser: torch.optim.Optimizer, saved: dict[str, Any]) -> None:
+    """Load the state of an optimiser; where and how this device computes steps stays."""
+    of_device = ("lr", "fused", "foreach", "capturable")
+    for group, saved_group in zip(optimiser.param_groups, saved["param_groups"], strict=True):
+        for name in of_device:
+            if name in group:
+                saved_group[name] = group[name]  # before the optimiser places its state by it
+    optimiser.load_state_dict(saved)
 
 
 def write_checkpoint(path: Path, state: dict[str, Any]) -> None:
@@ -135,20 +150,18 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
 
 
 def check_same_training(
-    state: dict[str, Any], config: TrainConfig, fingerprints: dict[str, str]
+    state: Mapping[str, Any], config: TrainConfig, fingerprints: Mapping[str, str]
 ) -> None:
     """Refuse a checkpoint, or a result, of another configuration or of other data, and name the difference."""
     different = differences(TrainConfig.from_dict(state["config"]), config)
     if different:
-        listed = "; ".join(
-            f"{name} was {there!r} and is now {here!r}" for name, (there, here) in different.items()
-        )
-        raise InputError(f"The run has another configuration: {listed}.")
-    for split in fingerprints | state["fingerprints"]:
-        there, here = (
-            str(found.get(split))[:12] for found in (state["fingerprints"], fingerprints)
-        )
-        if there != here:
+        changes = [f"{name} was {old!r} and is now {new!r}" for name, (old, new) in different.items()]
+        raise InputError(f"The run has another configuration: {'; '.join(changes)}.")
+    earlier_fingerprints = state["fingerprints"]
+    for split in {**fingerprints, **earlier_fingerprints}:
+        old = str(earlier_fingerprints.get(split))[:12]
+        new = str(fingerprints.get(split))[:12]
+        if old != new:
             raise InputError(
-                f"The run is of other data: the fingerprint of {split} was {there} and is now {here}."
+                f"The run is of other data: the fingerprint of {split} was {old} and is now {new}."
             )

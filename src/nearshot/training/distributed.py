@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
-from torch.distributed.nn.functional import all_reduce
+from torch import Tensor
 
 from nearshot.errors import NearshotError
 
@@ -24,18 +23,19 @@ Value = TypeVar("Value")
 
 
 @contextmanager
-def naming_lost_ranks(fabric: Fabric, folder: Path) -> Iterator[None]:
+def stopping_lost_ranks(fabric: Fabric, folder: Path) -> Iterator[None]:
     """Turn the error of a rank that waits for others in vain into one sentence, and end the ranks that it started."""
     try:
         yield
     except RuntimeError as error:
+        # Gloo, the backend of CPUs, raises plain RuntimeErrors.
         if not isinstance(error, dist.DistError) and "gloo" not in str(error):
             raise
         for process in getattr(fabric.strategy.launcher, "procs", ()):
             process.kill()
         raise NearshotError(
             f"Training stopped: a rank other than {fabric.global_rank} of {fabric.world_size} ended or did not answer. "
-            f"The checkpoint in {folder} is unharmed. Run the same command with --resume to continue from it."
+            f"The checkpoint in {folder} is unharmed. Resume to continue from it."
         ) from error
 
 
@@ -91,38 +91,3 @@ class _Gather(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> Tensor:
         n_ranks = dist.get_world_size()
         return gradients[0].chunk(n_ranks)[dist.get_rank()] * n_ranks
-
-
-def synchronise_batch_norm(network: nn.Module, device: torch.device) -> None:
-    """Compute batch norm over all ranks' images, in all modules below `network`. PyTorch's own has no CPU version."""
-    if device.type == "cuda":
-        nn.SyncBatchNorm.convert_sync_batchnorm(network)
-        return
-    for module in network.modules():
-        if type(module) is nn.BatchNorm2d:
-            module.__class__ = _SynchronisedBatchNorm
-
-
-class _SynchronisedBatchNorm(nn.BatchNorm2d):
-    """Batch norm that uses the mean and variance of all ranks' images in training; ranks have equally many."""
-
-    def forward(self, maps: Tensor) -> Tensor:
-        if not self.training or not dist.is_initialized():
-            return super().forward(maps)
-        n_ranks = dist.get_world_size()
-        mean = all_reduce(maps.mean((0, 2, 3))) / n_ranks  # differentiable
-        centred = maps - mean[:, None, None]
-        variance = all_reduce(centred.square().mean((0, 2, 3))) / n_ranks
-        n_values = maps.numel() // maps.shape[1] * n_ranks
-        with torch.no_grad():
-            if (
-                self.running_mean is not None
-                and self.running_var is not None
-                and self.momentum is not None
-            ):
-                self.running_mean.lerp_(mean, self.momentum)
-                self.running_var.lerp_(variance * n_values / (n_values - 1), self.momentum)
-            if self.num_batches_tracked is not None:
-                self.num_batches_tracked += 1
-        normalised: Tensor = centred * (variance + self.eps).rsqrt()[:, None, None]
-        return normalised * self.weight[:, None, None] + self.bias[:, None, None]

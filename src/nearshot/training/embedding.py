@@ -21,7 +21,7 @@ def embed_images(
     network: Callable[[Tensor], Tensor] | None = None,
     bfloat16: bool = False,
     n_views: int = 1,
-    show: bool | None = False,
+    progress: bool | None = False,
 ) -> Tensor:
     """Embed all images of a feed: their centre, at the backbone's input size. Returns (image, dim) float32.
 
@@ -31,11 +31,13 @@ def embed_images(
         network: a function of normalised images to use instead, such as `backbone.multi_layer`.
         bfloat16: whether the network computes in bfloat16.
         n_views: the number of views of each image, whose embeddings are averaged; see `view_of`.
-        show: whether to show progress; None does on a terminal.
+        progress: show progress; None does on a terminal.
     """
-    spec, network, at_once = backbone.spec, network or backbone, images_at_once(feed.device)
+    spec = backbone.spec
+    network = network or backbone
+    at_once = images_at_once(feed.device)
     check_evaluation_mode(network)
-    steps = with_progress(range(0, len(feed), at_once), "embedding", show=show)
+    steps = with_progress(range(0, len(feed), at_once), "embedding", progress=progress)
     batches = zip(steps, feed.batches(torch.arange(len(feed)), at_once), strict=True)
 
     def embedded(images: Tensor) -> Tensor:

@@ -58,35 +58,40 @@ class Hardware:
         from lightning_fabric.strategies.ddp import DDPStrategy  # noqa: PLC0415
 
         accelerator = self.accelerator
-        if (
-            accelerator == "auto"
-        ):  # Fabric would choose mps, which has no float64 and no deterministic crops
+        if accelerator == "auto":
+            # Fabric would choose mps, which has no float64 and no deterministic crops.
             accelerator = "cuda" if torch.cuda.is_available() else "cpu"
-        devices, nodes = self.devices, self.nodes
-        if (
-            "WORLD_SIZE" in os.environ and "LOCAL_WORLD_SIZE" in os.environ
-        ):  # as torchrun has started
+        devices = self.devices
+        nodes = self.nodes
+        if "WORLD_SIZE" in os.environ and "LOCAL_WORLD_SIZE" in os.environ:
+            # As many as torchrun has started.
             devices = int(os.environ["LOCAL_WORLD_SIZE"])
             nodes = int(os.environ["WORLD_SIZE"]) // devices
-        patience = timedelta(minutes=self.timeout_minutes)
-        os.environ.setdefault(
-            "TORCH_CPP_LOG_LEVEL", "ERROR"
-        )  # no stack traces of processes that lose each other
+        strategy: DDPStrategy | str = "auto"
+        if devices * nodes > 1:
+            strategy = DDPStrategy(timeout=timedelta(minutes=self.timeout_minutes))
+        is_bfloat16 = uses_bfloat16(config.precision, accelerator)
+        # No stack traces of processes that lose each other.
+        os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
         logging.getLogger("lightning_fabric").setLevel(logging.WARNING)
         try:
             return Fabric(
                 accelerator=accelerator,
                 devices=devices,
                 num_nodes=nodes,
-                strategy=DDPStrategy(timeout=patience) if devices * nodes > 1 else "auto",
-                precision="bf16-mixed"
-                if uses_bfloat16(config.precision, accelerator)
-                else "32-true",
+                strategy=strategy,
+                precision="bf16-mixed" if is_bfloat16 else "32-true",
             )
         except (TypeError, ValueError, RuntimeError) as error:  # the kinds that Fabric raises
             raise InputError(
                 f"This machine cannot train on {devices} × {accelerator}: {error}"
             ) from error
+
+    def launch(self, config: TrainConfig) -> Fabric:
+        """Start the processes of a run; return Fabric of this one."""
+        fabric = self.fabric(config)
+        fabric.launch()
+        return fabric
 
     def resolved(
         self,
@@ -102,10 +107,10 @@ class Hardware:
         `n_ranks` processes train together; `n_steps`, the length of the run, decides whether
         compiling pays.
         """
-        waits = config.sync_batch_norm and n_ranks > 1  # for the statistics of other processes
-        fusible = (
-            can_fuse(backbone, device) and not waits and config.init is None
-        )  # else batch norm is frozen
+        # Fused kernels neither wait for the statistics of other processes, nor keep those of an
+        # initial network.
+        waits = config.sync_batch_norm and n_ranks > 1
+        fusible = can_fuse(backbone, device) and not waits and config.init is None
         capturable = device.type == "cuda" and n_ranks == 1
         if self.fuse and self.compile:
             raise InputError("fuse and compile exclude each other; choose one.")
@@ -113,14 +118,15 @@ class Hardware:
             raise InputError(f"fuse is not possible for {backbone.spec.name} on {device.type}.")
         if self.graph and not capturable:
             raise InputError("graph, a CUDA graph, needs a single GPU.")
-        fuse, compile_, graph = self.fuse, self.compile, self.graph
+        fuse = self.fuse
+        compile_ = self.compile
+        graph = self.graph
         if fuse is None:
             fuse = not compile_ and fusible
         if compile_ is None:
             compile_ = device.type == "cuda" and not fuse and n_steps >= STEPS_TO_COMPILE
-        if (
-            graph is None
-        ):  # micro-batches restore random states in the middle of a step, which a graph cannot
+        if graph is None:
+            # Micro-batches restore random states in the middle of a step, which a graph cannot.
             is_built_in = type(config.method) in METHODS.values()
             graph = capturable and is_built_in and config.micro_batch is None
         return replace(self, fuse=fuse, compile=compile_, graph=graph)

@@ -14,7 +14,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, Ti
 
 from nearshot.errors import MissingExtraError
 from nearshot.io import append_line, atomic_write, naming_a_full_disk
-from nearshot.training.checkpoint import Progress as TrainingProgress
+from nearshot.training.checkpoint import RunState
 from nearshot.training.config import TrainConfig
 from nearshot.training.run_folder import RunFolder
 
@@ -25,49 +25,54 @@ NO_CURVES = ("epoch", "time", "first", "since_start", "validation")
 class RunLog:
     """Writes and shows one line per epoch. The files of a resumed run first shrink to the epochs of its checkpoint.
 
-    Only the first of several ranks `writes` files. `show` None shows a bar on a terminal and plain
-    lines elsewhere; `wandb` is a Weights & Biases project to log to as well; `called` is when
-    `train` was called, by `time.perf_counter`, by default now.
+    Only the first of several ranks `writes` files. `progress` None shows a bar on a terminal and
+    plain lines elsewhere; `wandb_project` is a Weights & Biases project to log to as well; `called`
+    is when `train` was called, by `time.perf_counter`, by default now.
     """
 
     def __init__(
         self,
         folder: RunFolder,
         config: TrainConfig,
-        progress: TrainingProgress,
+        state: RunState,
         steps_per_epoch: int,
         *,
         writes: bool = True,
-        show: bool | None = False,
-        wandb: str | None = None,
+        progress: bool | None = False,
+        wandb_project: str | None = None,
         called: float | None = None,
     ) -> None:
-        self.folder, self.progress, self.n_epochs = folder, progress, config.epochs
+        self.folder = folder
+        self.state = state
+        self.n_epochs = config.epochs
+        self.n_steps = config.epochs * steps_per_epoch
+        self.first_step = state.step
         self.chance = 100 / config.validation_n_way
-        self.n_steps, self.first_step = config.epochs * steps_per_epoch, progress.step
-        n_done = len(progress.history)
         self.started = time.perf_counter()
         self.called: float | None = self.started if called is None else called
-        self.writes, self.events, self.wandb = writes, None, None
+        self.writes = writes
+        self.events = None
+        self.wandb = None
+        n_done = len(state.history)
         if writes:
-            _write_lines(folder.metrics, progress.history)
+            _write_lines(folder.metrics, state.history)
             _write_lines(folder.timing, _timings(folder, n_done))
             with suppress(ImportError):
                 from torch.utils.tensorboard import SummaryWriter  # noqa: PLC0415 (takes a second to import)
 
                 # Curves of a resumed run end before its first epoch.
                 self.events = SummaryWriter(str(folder.path), purge_step=n_done + 1)
-        if wandb is not None:
-            place = hashlib.sha256(str(folder.path.resolve()).encode()).hexdigest()[:16]
+        if wandb_project is not None:
+            run_id = hashlib.sha256(str(folder.path.resolve()).encode()).hexdigest()[:16]
             self.wandb = import_wandb().init(
-                project=wandb,
+                project=wandb_project,
                 name=folder.path.name,
-                id=place,
+                id=run_id,
                 config=config.as_dict(),
                 resume="allow",
             )
         console = Console(
-            stderr=True, markup=False, highlight=False, soft_wrap=True, quiet=show is False
+            stderr=True, markup=False, highlight=False, soft_wrap=True, quiet=progress is False
         )
         columns = (
             TextColumn("{task.description}"),
@@ -75,7 +80,7 @@ class RunLog:
             TimeElapsedColumn(),
             TimeRemainingColumn(),
         )
-        has_bar = show is not False and sys.stderr.isatty()
+        has_bar = progress is not False and sys.stderr.isatty()
         self.bar = Progress(*columns, console=console, transient=True, disable=not has_bar)
         first = f"epoch {n_done + 1}/{self.n_epochs}"
         self.task = self.bar.add_task(first, total=self.n_steps, completed=self.first_step)
@@ -107,9 +112,8 @@ class RunLog:
             "seconds": seconds,
             "images_per_second": images_per_second,
         }
-        if (
-            self.called is not None
-        ):  # the first epoch of this process, whose start-up is part of the time
+        if self.called is not None:
+            # The first epoch of this process, whose start-up is part of the time.
             timing |= {"first": True, "since_start": time.perf_counter() - self.called}
             self.called = None
         append_line(self.folder.metrics, json.dumps(record) + "\n")
@@ -150,8 +154,8 @@ class RunLog:
 
     def _seconds_left(self) -> float:
         """Return the time of the remaining steps at the speed so far, with validation and everything else."""
-        n_taken = max(1, self.progress.step - self.first_step)
-        return (time.perf_counter() - self.started) / n_taken * (self.n_steps - self.progress.step)
+        n_taken = max(1, self.state.step - self.first_step)
+        return (time.perf_counter() - self.started) / n_taken * (self.n_steps - self.state.step)
 
     def say(self, *messages: str) -> None:
         """Show messages."""

@@ -16,7 +16,7 @@ from nearshot.errors import InputError
 from nearshot.losses import cross_entropy_loss
 from nearshot.models.kernels import fuse
 from nearshot.training.config import TrainConfig
-from nearshot.training.distributed import gather_batch, synchronise_batch_norm
+from nearshot.training.distributed import gather_batch
 from nearshot.training.hardware import Hardware
 from nearshot.training.learner import N_TURNS, Embedded, Learner, Teacher, WeightAverage
 from nearshot.training.methods import Batch
@@ -68,7 +68,9 @@ class Step:
         for network in (learner, teacher) if teacher is not None else (learner,):
             network.to(device).to(memory_format=hardware.memory_format)  # type: ignore[call-overload]
         if config.sync_batch_norm and fabric.world_size > 1:
-            synchronise_batch_norm(learner, device)
+            if device.type != "cuda":
+                raise InputError(f"sync_batch_norm needs GPUs (got {device.type}).")
+            nn.SyncBatchNorm.convert_sync_batchnorm(learner)
         if hardware.fuse:
             fuse(learner.backbone)
         self.average = WeightAverage(learner, config.ema_decay) if config.ema_decay else None

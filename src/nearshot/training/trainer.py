@@ -7,12 +7,13 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from nearshot.data.loader import ImageFeed
+from nearshot.devices import uses_bfloat16
 from nearshot.errors import InputError, NearshotError
 from nearshot.evaluation import (
     Accuracy,
@@ -23,22 +24,33 @@ from nearshot.evaluation import (
 )
 from nearshot.models import save_backbone
 from nearshot.text import counted
-from nearshot.training import checkpoint
-from nearshot.training.assembly import RunPlan
-from nearshot.training.checkpoint import Progress
+from nearshot.training.checkpoint import (
+    RunState,
+    check_same_training,
+    load_state,
+    read_checkpoint,
+    state_of,
+    write_checkpoint,
+)
 from nearshot.training.config import TrainConfig
-from nearshot.training.distributed import any_rank, naming_lost_ranks, on_first_rank
+from nearshot.training.distributed import any_rank, on_first_rank, stopping_lost_ranks
 from nearshot.training.embedding import embed_images, in_one_size
 from nearshot.training.hardware import Hardware
+from nearshot.training.learner import Learner, Teacher
 from nearshot.training.logging import RunLog, import_wandb
 from nearshot.training.methods import LearntTemperature, PairsInBatch
-from nearshot.training.run_folder import NOTE, describe_environment
+from nearshot.training.plan import RunPlan, open_splits, plan_run, resolve_run
+from nearshot.training.run_folder import NOTE, RunFolder, describe_environment
 from nearshot.training.signals import stop_signal
 from nearshot.training.step import Step, captured
 
-__all__ = ["TrainResult", "train"]
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
+
+__all__ = ["TrainResult", "Trainer", "build_networks", "train"]
 
 STEPS_BETWEEN_STOP_CHECKS = 20  # to agree on stopping, ranks have to wait for each other
+VALIDATION_CLASSIFIERS = ("centroid", "soft")  # the best epoch is kept for each
 COLLAPSED = 2.0  # dimensions; trained networks have 10 and more
 AT_CHANCE = 1.1  # times the accuracy of guessing
 
@@ -68,16 +80,7 @@ class TrainResult:
     initial: dict[str, float] = field(default_factory=dict)
 
 
-class RunOptions(TypedDict, total=False):
-    """The options of `train` about its log and checkpoints."""
-
-    allow_few_images: bool
-    checkpoint_seconds: float
-    show: bool | None
-    wandb: str | None
-
-
-@torch.random.fork_rng(devices=[])  # the random state is restored
+@torch.random.fork_rng(devices=[])  # the caller's random state is restored
 def train(
     config: TrainConfig,
     *,
@@ -85,9 +88,12 @@ def train(
     data_dir: str | Path | None = None,
     hardware: Hardware | None = None,
     auto: Collection[str] = (),
+    allow_few_images: bool = False,
     resume: bool = False,
     overwrite: bool = False,
-    **options: Unpack[RunOptions],
+    checkpoint_seconds: float = 10.0,
+    progress: bool | None = None,
+    wandb_project: str | None = None,
 ) -> TrainResult:
     """Train a network, and keep the epochs that are best on the validation split.
 
@@ -101,138 +107,214 @@ def train(
         hardware: the devices; by default one GPU if available, else the CPU.
         auto: the names of settings that may adapt to the data: a smaller batch where there are few
             images, fewer ways where there are few classes. Of "batch_size", "images_per_class",
-            "n_shot", "least_images", "validation_n_way", "validation_n_shot" and "validation_n_query".
-            Each change is logged, and written to the run's configuration; a resumed run keeps its
-            settings.
+            "n_shot", "least_images", "validation_n_way", "validation_n_shot" and
+            "validation_n_query". Each change is logged, and written to the run's configuration; a
+            resumed run keeps its settings.
+        allow_few_images: train on fewer than 5 classes or 50 images.
         resume: resume from the folder's checkpoint, if it has one.
         overwrite: replace a run in the same folder.
-        options: `allow_few_images`, whether to train on fewer than 5 classes or 50 images;
-            `checkpoint_seconds`, the least time between two checkpoints, which are written at the
-            end of an epoch (default: 10); `show`, whether to show progress (default: a bar on a
-            terminal, and lines elsewhere); `wandb`, a Weights & Biases project to log to as well
-            (needs the extra `wandb`).
+        checkpoint_seconds: the least time between two checkpoints, which are written at the end of
+            an epoch.
+        progress: show progress; by default a bar on a terminal, and lines elsewhere.
+        wandb_project: a Weights & Biases project to log to as well; needs the extra `wandb`.
     """
     called = time.perf_counter()
-    for name in options.keys() - RunOptions.__annotations__.keys():
-        raise TypeError(f"train() got an unexpected keyword argument {name!r}")
-    if options.get("wandb") is not None:
+    if wandb_project is not None:
         import_wandb()  # fails before anything is overwritten
-    where: dict[str, Any] = {"folder": folder, "data_dir": data_dir}
-    few = options.get("allow_few_images", False)
-    plan = RunPlan(
-        config, hardware or Hardware(), **where, auto=auto, resume=resume, allow_few_images=few
+    hardware = hardware or Hardware()
+    config, run, auto = resolve_run(config, folder, auto=auto, resume=resume)
+    fabric = hardware.launch(config)
+    on_first_rank(fabric, lambda: len(open_splits(config, data_dir)))  # prepares for all ranks
+    plan = plan_run(
+        config,
+        open_splits(config, data_dir),
+        n_ranks=fabric.world_size,
+        auto=auto,
+        allow_few_images=allow_few_images,
     )
-    training = Training(plan)
-    config, fabric, run, progress = plan.config, plan.fabric, plan.run, training.progress
-    stop_every = 1 if fabric.world_size == 1 else STEPS_BETWEEN_STOP_CHECKS
+    trainer = Trainer(plan, fabric, hardware, run, checkpoint_seconds=checkpoint_seconds)
     with (
-        naming_lost_ranks(fabric, run.path),
-        _locked(plan, resume=resume, overwrite=overwrite) as resumes,
+        stopping_lost_ranks(fabric, run.path),
+        _locked(run, fabric, resume=resume, overwrite=overwrite) as has_checkpoint,
+        _fastest_convolutions(),
     ):
-        if resumes:
-            state = checkpoint.read_checkpoint(run.checkpoint)
-            checkpoint.check_same_training(state, config, plan.fingerprints)
-            if not checkpoint.load_state(state, training.step, plan.sampler, progress):
-                message = "The checkpoint is from another kind of device: random numbers differ from this point."
-                plan.messages.append(message)
+        messages = list(plan.messages)
+        if has_checkpoint:
+            messages += trainer.restore()
         elif resume:
-            plan.messages.append("There is no checkpoint to resume from; this is a new run.")
+            messages.append("There is no checkpoint to resume from; this is a new run.")
+        trainer.describe()
         is_first = fabric.is_global_zero
-        if is_first:
-            used = asdict(training.step.hardware)
-            used |= {"accelerator": fabric.device.type, "processes": fabric.world_size}
-            environment = describe_environment(fabric.device)
-            environment |= {"hardware": used, "fingerprints": plan.fingerprints}
-            run.describe(config, environment, plan.classes)
-        shown: dict[str, Any] = (
-            {"show": options.get("show"), "wandb": options.get("wandb")} if is_first else {}
-        )
-        log = RunLog(
-            run, config, progress, len(plan.sampler), writes=is_first, called=called, **shown
-        )
-        with log, stop_signal() as stopping:
-            log.say(
-                f"{plan.config.method.title or plan.config.method_name} on {config.dataset}: {config.backbone}, {counted(config.epochs, 'epoch')} of "
-                f"{counted(len(plan.sampler), 'step')} of {plan.sampler.batch_size} images, on {fabric.device.type}.",
-                *plan.messages,
-            )
-            training.warm_up()
-            if config.init is not None and progress.step == 0:
-                progress.initial = training.validate(0)
-                log.say(
-                    f"epoch 0/{config.epochs}, the initial network: {log.described(progress.initial)}"
-                )
-            while progress.epoch <= config.epochs:
-                started, n_images = time.perf_counter(), 0
-                for number, n_left in training.steps():
-                    n_images += plan.sampler.batch_size
-                    log.step()
-                    if progress.step - log.first_step == 2 and fabric.device.type == "cpu":
-                        log.warn_if_slow()  # on a GPU, the steps are not finished yet
-                    if n_left and number % stop_every == 0 and any_rank(fabric, stopping()):
-                        training.save()
-                        return training.result(finished=False)
-                record = training.epoch_record()
-                seconds = time.perf_counter() - started
-                if progress.epoch % config.validate_every == 0 or progress.epoch == config.epochs:
-                    record["validation"] = training.validate(progress.epoch)
-                progress.history.append(record)
-                log.epoch(record, seconds=seconds, images_per_second=n_images / seconds)
-                log.say(*training.warnings)
-                training.warnings.clear()
-                progress.next_epoch()
-                is_last = progress.epoch > config.epochs
-                stops = any_rank(fabric, stopping()) and not is_last
-                since_last = time.monotonic() - training.saved_at
-                if stops or is_last or since_last >= options.get("checkpoint_seconds", 10.0):
-                    training.save()
-                if stops:
-                    return training.result(finished=False)
-            return training.result(finished=True)
+        with RunLog(
+            run,
+            plan.config,
+            trainer.state,
+            plan.steps_per_epoch,
+            writes=is_first,
+            progress=progress if is_first else False,
+            wandb_project=wandb_project if is_first else None,
+            called=called,
+        ) as log:
+            log.say(_headline(plan, fabric), *messages)
+            return trainer.fit(log)
+
+
+def _headline(plan: RunPlan, fabric: "Fabric") -> str:
+    config = plan.config
+    return (
+        f"{config.method.title or config.method_name} on {config.dataset}: {config.backbone}, "
+        f"{counted(config.epochs, 'epoch')} of {counted(plan.steps_per_epoch, 'step')} of "
+        f"{plan.batch_size} images, on {fabric.device.type}."
+    )
 
 
 @contextmanager
-def _locked(plan: RunPlan, *, resume: bool, overwrite: bool) -> Iterator[bool]:
-    """Hold the lock of the run's folder, on the first rank; yield whether it has a checkpoint to resume from.
+def _locked(
+    run: RunFolder, fabric: "Fabric", *, resume: bool, overwrite: bool
+) -> Iterator[bool]:
+    """Hold the lock of the run's folder, on the first rank; yield whether it has a checkpoint to resume from."""
+    has_checkpoint = on_first_rank(fabric, lambda: run.start(resume=resume, overwrite=overwrite))
+    try:
+        yield has_checkpoint
+    finally:
+        run.release()
 
-    Meanwhile cuDNN chooses its fastest algorithms by trying them, which pays where batch sizes
-    never change.
-    """
-    resumes = on_first_rank(plan.fabric, lambda: plan.run.start(resume=resume, overwrite=overwrite))
+
+@contextmanager
+def _fastest_convolutions() -> Iterator[None]:
+    """Let cuDNN choose its fastest algorithms by trying them, which pays where batch sizes never change."""
     before = torch.backends.cudnn.benchmark
     torch.backends.cudnn.benchmark = True
     try:
-        yield resumes
+        yield
     finally:
         torch.backends.cudnn.benchmark = before
-        plan.run.release()
 
 
-class Training:
-    """The parts of a run on their device, and what the loop does with them."""
+def build_networks(plan: RunPlan) -> tuple[Learner, Teacher | None]:
+    """Return the network with its initial weights and its teacher, not yet on a device."""
+    class_names = plan.stores["train"].class_names
+    torch.manual_seed(plan.config.seed)
+    learner = Learner(plan.config, plan.input_size, len(class_names))
+    if plan.config.teacher is None:
+        return learner, None
+    return learner, Teacher(plan.config, learner, class_names)
 
-    def __init__(self, plan: RunPlan) -> None:
-        self.plan, self.config, self.fabric, self.run = plan, plan.config, plan.fabric, plan.run
-        fabric, device, n_ranks = plan.fabric, plan.fabric.device, plan.fabric.world_size
-        n_local_ranks = n_ranks // fabric.strategy.num_nodes if n_ranks > 1 else 1  # type: ignore[attr-defined]
-        store, residence = plan.stores["train"], plan.hardware.residence
-        self.feed = ImageFeed(store.images, device, residence=residence, n_processes=n_local_ranks)
-        self.labels, self.device_labels = store.labels, store.labels.to(device)
-        hardware = replace(plan.hardware, residence=self.feed.residence)
-        self.step = Step(fabric, hardware, self.config, plan.learner, plan.teacher)
-        self.take_step: Callable[[Tensor, Tensor], Tensor] = self.step  # or the same, captured
-        self.saved = (
-            self.step.average or self.step.learner
-        )  # whose weights are measured and written
+
+class Trainer:
+    """One rank of a run: its parts on their device, and what it is at, its `state`."""
+
+    def __init__(
+        self,
+        plan: RunPlan,
+        fabric: "Fabric",
+        hardware: Hardware,
+        run: RunFolder,
+        *,
+        checkpoint_seconds: float = 10.0,
+    ) -> None:
+        self.plan = plan
+        self.config = plan.config
+        self.fabric = fabric
+        self.run = run
+        self.checkpoint_seconds = checkpoint_seconds
+        learner, teacher = build_networks(plan)
+        hardware = hardware.resolved(
+            fabric.device,
+            plan.config,
+            learner.backbone,
+            n_ranks=fabric.world_size,
+            n_steps=plan.n_steps,
+        )
+        n_local_ranks = 1
+        if fabric.world_size > 1:
+            n_local_ranks = fabric.world_size // fabric.strategy.num_nodes  # type: ignore[attr-defined]
+        training = plan.stores["train"]
+        self.feed = ImageFeed(
+            training.images,
+            fabric.device,
+            residence=hardware.residence,
+            n_processes=n_local_ranks,
+        )
+        self.labels = training.labels
+        self.device_labels = training.labels.to(fabric.device)
+        hardware = replace(hardware, residence=self.feed.residence)
+        self.step = Step(fabric, hardware, plan.config, learner, teacher)
+        self.captured_step: Callable[[Tensor, Tensor], Tensor] | None = None
+        self.sampler = plan.new_sampler()
+        # Whose weights are measured and written.
+        self.saved = self.step.average or self.step.learner
+        self.embedder = self._new_embedder()
+        self.state = RunState()
+        self.warnings: list[str] = []
+        self.saved_at = time.monotonic()
+
+    def _new_embedder(self) -> Callable[[Tensor], Tensor] | None:
+        """Return the network that embeds images in batches of one size; None where any size is as fast."""
+        hardware = self.step.hardware
+        device = self.fabric.device
+        if not hardware.compile and device.type != "cuda":
+            return None
         backbone = self.saved.backbone
         network = torch.compile(backbone, dynamic=False) if hardware.compile else backbone
-        most = max(len(one.labels) for one in plan.stores.values())
-        self.embedder = (
-            in_one_size(network, device, most)
-            if hardware.compile or device.type == "cuda"
-            else None
-        )
-        self.progress, self.warnings, self.saved_at = Progress(), list[str](), time.monotonic()
+        most_images = max(len(store) for store in self.plan.stores.values())
+        return in_one_size(network, device, most_images)
+
+    def restore(self) -> list[str]:
+        """Continue from the checkpoint; return a message if random numbers differ from there."""
+        state = read_checkpoint(self.run.checkpoint)
+        check_same_training(state, self.config, self.plan.fingerprints)
+        if load_state(state, self.step, self.sampler, self.state):
+            return []
+        return [
+            "The checkpoint is from another kind of device: random numbers differ from this point."
+        ]
+
+    def describe(self) -> None:
+        """Write the settings, the environment and the training classes, on the first rank."""
+        if not self.fabric.is_global_zero:
+            return
+        hardware = asdict(self.step.hardware)
+        hardware["accelerator"] = self.fabric.device.type
+        hardware["processes"] = self.fabric.world_size
+        environment = describe_environment(self.fabric.device)
+        environment["hardware"] = hardware
+        environment["fingerprints"] = dict(self.plan.fingerprints)
+        self.run.describe(self.config, environment, self.plan.classes)
+
+    def fit(self, log: RunLog) -> TrainResult:
+        """Train the remaining epochs."""
+        state = self.state
+        with stop_signal() as stop_requested:
+            self.warm_up()
+            if self.config.init is not None and state.step == 0:
+                state.initial = self.validate(0)
+                accuracies = log.described(state.initial)
+                log.say(f"epoch 0/{self.config.epochs}, the initial network: {accuracies}")
+            while state.epoch <= self.config.epochs:
+                started = time.perf_counter()
+                first_step = state.step
+                if not self.train_epoch(log, stop_requested):
+                    self.save()
+                    return self.result(finished=False)
+                record = self.epoch_record()
+                seconds = time.perf_counter() - started
+                n_images = (state.step - first_step) * self.plan.batch_size
+                if self.is_validated(state.epoch):
+                    record["validation"] = self.validate(state.epoch)
+                state.history.append(record)
+                log.epoch(record, seconds=seconds, images_per_second=n_images / seconds)
+                log.say(*self.warnings)
+                self.warnings = []
+                state.next_epoch()
+                is_last = state.epoch > self.config.epochs
+                is_stopped = any_rank(self.fabric, stop_requested()) and not is_last
+                since_saved = time.monotonic() - self.saved_at
+                if is_stopped or is_last or since_saved >= self.checkpoint_seconds:
+                    self.save()
+                if is_stopped:
+                    return self.result(finished=False)
+        return self.result(finished=True)
 
     def warm_up(self) -> None:
         """Embed an image, so that a network that compiles on first use does so before the first epoch is timed."""
@@ -241,48 +323,67 @@ class Training:
             self._embed(ImageFeed(self.plan.stores["train"].images[:1], self.fabric.device))
             self.step.learner.train()
 
-    def steps(self) -> Iterator[tuple[int, int]]:
-        """Take the remaining steps of the epoch; after each, yield its number and how many follow."""
-        fabric, sampler = self.fabric, self.plan.sampler
-        share = sampler.batch_size // fabric.world_size
-        order = sampler.epoch_indices().view(
-            -1, sampler.batch_size
-        )  # (batch, image), the rest of the epoch
-        shape = self.config.shape if self.config.batch_kind == "episodes" else None
-        batch_labels = self.device_labels[order.to(fabric.device)]
-        own = order.view(len(order), fabric.world_size, share)[:, fabric.global_rank].flatten()
-        batches = zip(sampler, self.feed.batches(own, share), batch_labels, strict=True)
-        for number, (_, images, labels) in enumerate(batches, 1):
-            if self.take_step is self.step and self.step.hardware.graph:
-                self.take_step = captured(self.step, images, labels)
-            self.step.set_learning_rate(self.progress.step, self.plan.n_steps)
-            try:
-                loss = self.take_step(images, labels)
-            except InputError:
-                self._check_finite()  # a loss refuses embeddings that are not finite
-                raise
-            self.progress.add(loss, self.config.method.pairs(self.labels[order[number - 1]], shape))
-            yield number, len(order) - number
+    def train_epoch(self, log: RunLog, stop_requested: Callable[[], bool]) -> bool:
+        """Take the remaining steps of the epoch; return False if asked to stop before the last."""
+        n_ranks = self.fabric.world_size
+        stop_every = 1 if n_ranks == 1 else STEPS_BETWEEN_STOP_CHECKS
+        batch_size = self.plan.batch_size
+        share = batch_size // n_ranks
+        rows = self.sampler.epoch_indices().view(-1, batch_size)  # (batch, image)
+        own_rows = rows.view(-1, n_ranks, share)[:, self.fabric.global_rank].flatten()
+        labels = self.device_labels[rows.to(self.fabric.device)]
+        image_batches = self.feed.batches(own_rows, share)
+        batches = zip(self.sampler, image_batches, labels, strict=True)
+        for number, (_, images, batch_labels) in enumerate(batches, start=1):
+            loss = self.take_step(images, batch_labels)
+            pairs = self.config.method.pairs(
+                self.labels[rows[number - 1]], self.plan.episode_shape
+            )
+            self.state.add(loss, pairs)
+            log.step()
+            n_taken = self.state.step - log.first_step
+            if n_taken == 2 and self.fabric.device.type == "cpu":
+                log.warn_if_slow()  # on a GPU, the steps are not finished yet
+            is_last = number == len(rows)
+            if not is_last and number % stop_every == 0:
+                if any_rank(self.fabric, stop_requested()):
+                    return False
+        return True
+
+    def take_step(self, images: Tensor, labels: Tensor) -> Tensor:
+        """Take a step, replayed from a graph if the hardware has one, and return the loss."""
+        step = self.step
+        if step.hardware.graph and self.captured_step is None:
+            self.captured_step = captured(step, images, labels)
+        step.set_learning_rate(self.state.step, self.plan.n_steps)
+        try:
+            return (self.captured_step or step)(images, labels)
+        except InputError:
+            self.check_finite()  # a loss refuses embeddings that are not finite
+            raise
 
     def epoch_record(self) -> dict[str, Any]:
         """Return the log record of the epoch, after checking that loss and weights are finite."""
-        progress, step = self.progress, self.step
-        loss = float(progress.loss_sum) / progress.n_steps  # waits for the device
-        self._check_finite(loss)
-        rate = float(step.optimiser.param_groups[0]["lr"])
+        state = self.state
+        loss = float(state.loss_sum) / state.n_steps  # waits for the device
+        self.check_finite(loss)
         record = {
-            "epoch": progress.epoch,
-            "step": progress.step,
+            "epoch": state.epoch,
+            "step": state.step,
             "loss": loss,
-            "learning_rate": rate,
+            "learning_rate": float(self.step.optimiser.param_groups[0]["lr"]),
         }
-        for module in step.loss_modules.values():
+        for module in self.step.loss_modules.values():
             if isinstance(module, LearntTemperature):
                 record["temperature"] = float(module().detach())
-        if any(progress.pairs):
-            averages = [total / progress.n_steps for total in progress.pairs]
-            record |= zip(PairsInBatch._fields, averages, strict=True)
+        if any(state.pairs):
+            for name, total in zip(PairsInBatch._fields, state.pairs, strict=True):
+                record[name] = total / state.n_steps
         return record
+
+    def is_validated(self, epoch: int) -> bool:
+        """Whether an epoch is validated."""
+        return epoch % self.config.validate_every == 0 or epoch == self.config.epochs
 
     def validate(self, epoch: int) -> dict[str, float]:
         """Return an epoch's accuracies on the validation split, which the first rank measures for all."""
@@ -293,57 +394,74 @@ class Training:
 
     def _validate(self, epoch: int) -> dict[str, float]:
         """Measure the backbone, record the best epochs so far, and write its weights if it is best by any measure."""
-        config, best, store = self.config, self.progress.best, self.plan.stores.get("val")
         features = self._embed(self.feed)
         centre = features.mean(0)  # of the training images; centres all others
-        accuracies: dict[str, Accuracy] = {}
-        if store is not None:
-            embedded = self._embed(ImageFeed(store.images, self.fabric.device))
-            # Each best epoch is kept. Classes that are too small for the most shots are skipped.
-            least_images = max(config.validation_n_shot) + self.plan.validation_n_query
-            specs = []
-            for n_shot in config.validation_n_shot:
-                for classifier in ("centroid", "soft"):
-                    spec = EvaluationSpec(
-                        split="val",
-                        n_way=config.validation_n_way,
-                        n_shot=n_shot,
-                        n_query=self.plan.validation_n_query,
-                        n_episodes=config.validation_episodes,
-                        least_images=least_images,
-                        classifier=classifier,
-                    )
-                    specs.append(spec)
-            measured = evaluate_many(
-                FeatureSet(
-                    embedded, store.labels, centre, store.class_names, "val", store.fingerprint
-                ),
-                specs=specs,
-                progress=False,
-            )
-            for spec, accuracy in zip(specs, measured, strict=True):
-                accuracies[f"{spec.n_shot}-shot {spec.classifier}"] = accuracy
-        if 2 * epoch >= config.epochs:  # at first, any network may look like this
-            self.warnings = warnings_about(features, accuracies.values(), config)
+        accuracies = self._validation_accuracies(centre)
+        if 2 * epoch >= self.config.epochs:  # at first, any network may look like this
+            self.warnings = warnings_about(features, accuracies.values(), self.config)
+        best = self.state.best
         for name, accuracy in accuracies.items():
-            candidates = {"before": Accuracy.from_dict(best[name])} if name in best else {}
-            if select_best(candidates | {"now": accuracy}) == "now":
+            candidates = {"now": accuracy}
+            if name in best:
+                candidates = {"before": Accuracy.from_dict(best[name]), "now": accuracy}
+            if select_best(candidates) == "now":
                 best[name] = {"epoch": epoch} | accuracy.as_dict()
-        if epoch == config.epochs or any(one["epoch"] == epoch for one in best.values()):
-            notes = {"run": self.run.path.name, "epoch": str(epoch), "dataset": config.dataset}
-            notes[NOTE] = json.dumps(self.plan.classes.as_dict())
-            heads = {name: getattr(self.saved, name, None) for name in ("projection", "head")}
-            save_backbone(
-                self.saved.backbone,
-                self.run.weights_of(epoch),
-                training_mean=centre,
-                notes=notes,
-                **heads,
-            )
+        if epoch == self.config.epochs or epoch in self.state.best_epochs().values():
+            self._write_weights(epoch, centre)
         return {name: accuracy.mean for name, accuracy in accuracies.items()}
 
+    def _validation_accuracies(self, centre: Tensor) -> dict[str, Accuracy]:
+        """Return the accuracies on the validation split by "5-shot centroid" and the like; none without the split."""
+        store = self.plan.stores.get("val")
+        if store is None:
+            return {}
+        config = self.config
+        # Classes that are too small for the most shots are skipped.
+        least_images = max(config.validation_n_shot) + self.plan.validation_n_query
+        specs = []
+        for n_shot in config.validation_n_shot:
+            for classifier in VALIDATION_CLASSIFIERS:
+                spec = EvaluationSpec(
+                    split="val",
+                    n_way=config.validation_n_way,
+                    n_shot=n_shot,
+                    n_query=self.plan.validation_n_query,
+                    n_episodes=config.validation_episodes,
+                    least_images=least_images,
+                    classifier=classifier,
+                )
+                specs.append(spec)
+        features = self._embed(ImageFeed(store.images, self.fabric.device))
+        measured = evaluate_many(
+            FeatureSet(
+                features, store.labels, centre, store.class_names, "val", store.fingerprint
+            ),
+            specs=specs,
+            progress=False,
+        )
+        accuracies = {}
+        for spec, accuracy in zip(specs, measured, strict=True):
+            accuracies[f"{spec.n_shot}-shot {spec.classifier}"] = accuracy
+        return accuracies
+
+    def _write_weights(self, epoch: int, centre: Tensor) -> None:
+        notes = {
+            "run": self.run.path.name,
+            "epoch": str(epoch),
+            "dataset": self.config.dataset,
+            NOTE: json.dumps(self.plan.classes.as_dict()),
+        }
+        save_backbone(
+            self.saved.backbone,
+            self.run.weights_of(epoch),
+            training_mean=centre,
+            notes=notes,
+            projection=getattr(self.saved, "projection", None),
+            head=getattr(self.saved, "head", None),
+        )
+
     def _embed(self, feed: ImageFeed) -> Tensor:
-        bfloat16 = "bf16" in str(self.fabric.strategy.precision.precision)
+        bfloat16 = uses_bfloat16(self.config.precision, self.fabric.device.type)
         return embed_images(self.saved.backbone, feed, network=self.embedder, bfloat16=bfloat16)
 
     def save(self) -> None:
@@ -351,54 +469,57 @@ class Training:
         self.saved_at = time.monotonic()
         if not self.fabric.is_global_zero:
             return
-        self._check_finite()
-        state = checkpoint.state_of(self.step, self.plan.sampler, self.progress)
-        state |= {"config": self.config.as_dict(), "fingerprints": self.plan.fingerprints}
-        checkpoint.write_checkpoint(self.run.checkpoint, state)
-        self.run.keep_weights(
-            {int(best["epoch"]) for best in self.progress.best.values()} | {self.config.epochs}
-        )
+        self.check_finite()
+        state = state_of(self.step, self.sampler, self.state)
+        state["config"] = self.config.as_dict()
+        state["fingerprints"] = dict(self.plan.fingerprints)
+        write_checkpoint(self.run.checkpoint, state)
+        self.run.keep_weights({*self.state.best_epochs().values(), self.config.epochs})
 
     def result(self, *, finished: bool) -> TrainResult:
         """Return the result, the same on all ranks; the first writes the result.json of a finished run."""
-        progress, run = self.progress, self.run
+        state = self.state
         if finished and self.fabric.is_global_zero:
             content = {
-                "run": run.path.name,
+                "run": self.run.path.name,
                 "config": self.config.as_dict(),
-                "fingerprints": self.plan.fingerprints,
+                "fingerprints": dict(self.plan.fingerprints),
+                "best": state.best,
+                "initial": state.initial,
+                "last": state.history[-1],
+                "environment": self.run.read("environment.json"),
             }
-            content |= {
-                "best": progress.best,
-                "initial": progress.initial,
-                "last": progress.history[-1],
-            }
-            run.write("result.json", content | {"environment": run.read("environment.json")})
-        best, history, initial = self.fabric.broadcast(
-            (progress.best, progress.history, progress.initial)
+            self.run.write("result.json", content)
+        state.best, state.history, state.initial = self.fabric.broadcast(
+            (state.best, state.history, state.initial)
         )
         self.fabric.barrier()  # no rank leaves while another is still receiving
-        accuracies = {name: Accuracy.from_dict(values) for name, values in best.items()}
-        epochs = {name: int(values["epoch"]) for name, values in best.items()}
         return TrainResult(
-            run.path, accuracies, epochs, history, finished, self.fabric.global_rank, initial
+            folder=self.run.path,
+            best={name: Accuracy.from_dict(values) for name, values in state.best.items()},
+            best_epochs=state.best_epochs(),
+            history=state.history,
+            finished=finished,
+            rank=self.fabric.global_rank,
+            initial=state.initial,
         )
 
-    def _check_finite(self, loss: float = 0.0) -> None:
+    def check_finite(self, loss: float = 0.0) -> None:
         """Refuse to continue, or to save, where the loss or a weight is not finite."""
-        weights = [
-            tensor
-            for tensor in self.step.learner.state_dict().values()
-            if tensor.is_floating_point()
+        tensors = [
+            *self.step.learner.state_dict().values(),
+            *self.step.loss_modules.state_dict().values(),
         ]
-        if math.isfinite(loss) and bool(
-            torch.stack([tensor.isfinite().all() for tensor in weights]).all()
-        ):
+        are_finite = [tensor.isfinite().all() for tensor in tensors if tensor.is_floating_point()]
+        if not math.isfinite(loss):
+            problem = f"loss is {loss}"
+        elif not bool(torch.stack(are_finite).all()):
+            problem = "weights are not finite"
+        else:
             return
-        problem = "weights are not finite" if math.isfinite(loss) else f"loss is {loss}"
         raise NearshotError(
-            f"The {problem} in epoch {self.progress.epoch}, so training stopped; checkpoints are of earlier states. "
-            "Lower learning_rate, or raise warm_up."
+            f"The {problem} in epoch {self.state.epoch}, so training stopped; checkpoints are of "
+            "earlier states. Lower learning_rate, or raise warm_up."
         )
 
 
@@ -419,14 +540,23 @@ def warnings_about(
     features: Tensor, accuracies: Collection[Accuracy], config: TrainConfig
 ) -> list[str]:
     """Return a warning if the features of training images collapse, and if all validation accuracies are at chance."""
-    found, options = [], ["lower the learning rate"]
-    options += ["use --optimiser adam"] if config.optimiser != "adam" else []
-    options += ["start from a trained network (--init)"] if config.init is None else []
+    options = ["lower learning_rate"]
+    if config.optimiser != "adam":
+        options.append("set optimiser to adam")
+    if config.init is None:
+        options.append("start from a trained network, init")
     advice = f"To try: {', '.join(options)}."
+    warnings = []
     if effective_dimensions(features) < COLLAPSED:
-        found.append(
-            f"Warning: the embeddings collapse: nearly all images have the same, or lie on a line. {advice}"
+        warnings.append(
+            "Warning: the embeddings collapse: nearly all images have the same, or lie on a line. "
+            f"{advice}"
         )
-    if accuracies and all(one.mean <= AT_CHANCE * 100 / one.protocol.n_way for one in accuracies):
-        found.append(f"Warning: validation is at chance, as if classes were guessed. {advice}")
-    return found
+    are_at_chance = [
+        accuracy.mean <= AT_CHANCE * 100 / accuracy.protocol.n_way for accuracy in accuracies
+    ]
+    if are_at_chance and all(are_at_chance):
+        warnings.append(
+            f"Warning: validation is at chance, as if classes were guessed. {advice}"
+        )
+    return warnings

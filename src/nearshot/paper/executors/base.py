@@ -19,7 +19,7 @@ from nearshot.paper.results import Results
 from nearshot.runs import open_run
 from nearshot.text import print_message
 from nearshot.training import Hardware, RunFolder, TrainConfig, train
-from nearshot.training.assembly import open_splits
+from nearshot.training.plan import open_splits
 from nearshot.training.checkpoint import check_same_training
 
 LOCKED = "Another process holds the lock of this run."

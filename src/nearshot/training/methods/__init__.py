@@ -139,6 +139,8 @@ def method_as_dict(method: Method) -> dict[str, Any]:
 
 def method_from_dict(values: Mapping[str, Any]) -> Method:
     """Inverse of `method_as_dict`. A class that cannot be imported gives an `UnknownMethod`."""
+    if not isinstance(values, Mapping) or "name" not in values:
+        raise InputError(f"method must be a dictionary with a name (got {values!r}).")
     settings = {name: value for name, value in values.items() if name != "name"}
     name = str(values["name"])
     try:
