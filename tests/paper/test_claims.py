@@ -8,12 +8,12 @@ import pytest
 from tests.helpers.made_up import DATASET, SEEDS, make_up, put
 
 from nearshot.evaluation.statistics import Difference
+from nearshot.paper.claim_differences import Compared
 from nearshot.paper.claims import (
     BETTER,
     CLAIMS,
     THE_SAME,
     Claim,
-    Compared,
     Expectation,
     Verdict,
     judge,

@@ -298,7 +298,9 @@ def test_a_locked_run_is_taken_over_where_it_was_when_its_process_is_killed(
     process = another(here, epochs=40, seeds=[0])
     until(lambda: n_epochs(here.runs / LONG.id) > 2)
     when(
-        lambda: WAITING in said.getvalue() and other.is_done(Results(here.results.folder, TINY_SIZE)),
+        lambda: (
+            WAITING in said.getvalue() and other.is_done(Results(here.results.folder, TINY_SIZE))
+        ),
         process.kill,
     )
     outcome = run_jobs([LONG, other], here, console=Console(file=said))

@@ -1,4 +1,4 @@
-"""What tables say about their numbers: how many seeds, which intervals, which of the paper's are doubtful."""
+"""What tables say about their numbers: seeds, intervals, doubtful numbers of the paper."""
 
 import csv
 import io
@@ -95,6 +95,11 @@ def test_a_seed_that_one_run_has_is_missing_from_the_others(tmp_path: Path) -> N
     assert all("1 of 2 seeds" in text for text in texts[1:])
 
 
+def _ranks(values: list[float]) -> list[float]:
+    """Return how many values are smaller than each; equal ones share their ranks."""
+    return [sum(other < value for other in values) + values.count(value) / 2 for value in values]
+
+
 def test_rank_correlation_is_that_of_ranks(folder: Path) -> None:
     results = Results(folder, seeds=[0, 1])
     rows = batch_size.table_rows("cifar-fs", batch_size.PN)
@@ -102,16 +107,8 @@ def test_rank_correlation_is_that_of_ranks(folder: Path) -> None:
     numbers = [float(number) for number in range(len(rows))]
     accuracies = [results.accuracy(*side) for side in sides]
     means = [accuracy.mean for accuracy in accuracies if accuracy is not None]
-    ranks = []
-    for values in (means, numbers):
-        ranks.append(
-            [
-                sum(other < value for other in values) + (values.count(value) - 1) / 2
-                for value in values
-            ]
-        )
     correlation = rank_correlation(results, sides, numbers)
-    assert correlation == pytest.approx(statistics.correlation(*ranks))
+    assert correlation == pytest.approx(statistics.correlation(_ranks(means), numbers))
     missing = (replace(NCA_512, seed=7), Measurement("val", 7))
     assert rank_correlation(results, [*sides, missing], [*numbers, 0]) is None
 

@@ -197,7 +197,7 @@ def draw_panels(
 ) -> Drawing:
     """Draw panels of accuracies, one row per network, with columns for one and five shots.
 
-    `lines` returns those of a network; their horizontal axis is logarithmic. `intervals` says in the
+    `lines` returns those of a network; the horizontal axis is logarithmic. `intervals` says in the
     heading what shows the intervals.
     """
     drawing = new_drawing(9.5, 2.9 * len(NETWORKS) + 0.8)

@@ -12,11 +12,13 @@ from functools import partial
 from textwrap import fill
 
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Drawing
 from matplotlib.patches import Rectangle
 
 from nearshot.evaluation.statistics import Difference
-from nearshot.paper.claims import CLAIMS, LEAST_SEEDS, Claim, Compared, Expectation, Verdict, judge
+from nearshot.paper.claim_differences import Compared
+from nearshot.paper.claims import CLAIMS, LEAST_SEEDS, Claim, Expectation, Verdict, judge
 from nearshot.paper.figures import finish, name_lines, new_drawing, shade_every_other
 from nearshot.paper.recipe import Recipe, Row
 from nearshot.paper.results import Results
@@ -63,7 +65,10 @@ def judged_claims(results: Results, dataset: str) -> tuple[list[JudgedClaim], in
 
 
 def _measured(expectation: Expectation, compared: Sequence[Compared]) -> dict[str, Difference]:
-    measured = {one.name: one.seeds.difference() for one in compared if one.seeds is not None}
+    measured = {}
+    for pair in compared:
+        if pair.seeds is not None:
+            measured[pair.name] = pair.seeds.difference()
 
     def room(name: str) -> float:
         """Return how far inside the expectation an interval is."""
@@ -83,31 +88,35 @@ def rows(dataset: str) -> list[Row]:
 def tables(results: Results, dataset: str) -> list[Table]:
     """Return the claims with their verdicts."""
     judged, n_missing = judged_claims(results, dataset)
-    name = results.dataset(dataset)
+    on = results.dataset(dataset)
     notes = [
         _counts(judged),
-        f"No verdict: fewer than {LEAST_SEEDS} training seeds on a side of every difference.",
         ABOUT_CLASSIFIERS,
     ]
+    if any(judged_claim.verdict is None for judged_claim in judged):
+        notes.append(
+            f"No verdict: fewer than {LEAST_SEEDS} training seeds on a side of every difference. "
+            "The interval of a single seed is over episodes, without seed variance."
+        )
     if n_missing:
         command = f"nearshot reproduce --all --dataset {dataset} --seeds {LEAST_SEEDS}"
-        notes.append(f"{n_missing} more claims are not measured; `{command}` runs them.")
+        notes.append(f"{n_missing} more claims are not measured; `{command}` measures them.")
     table = Table(
-        f"claims-{name}",
-        f"What the paper says, and what was found: {name}",
+        f"claims-{on}",
+        f"The paper's claims: {on}",
         ("claim", "where", "verdict", "of", "points", "difference"),
         results.label,
         notes,
     )
-    for one in judged:
-        decisive, difference = next(iter(one.differences.items()))
+    for judged_claim in judged:
+        name, difference = next(iter(judged_claim.differences.items()))
         table.add_row(
-            one.claim.sentence,
-            one.claim.section,
-            one.verdict or "no verdict",
-            number_cell(one.n_compared),
+            judged_claim.claim.sentence,
+            judged_claim.claim.section,
+            judged_claim.verdict or "no verdict",
+            number_cell(judged_claim.n_compared),
             difference_cell(difference),
-            decisive,
+            name,
         )
     return [table]
 
@@ -115,7 +124,7 @@ def tables(results: Results, dataset: str) -> list[Table]:
 def _counts(judged: Sequence[JudgedClaim]) -> str:
     counts = []
     for verdict in ("confirmed", "contradicted", "undecided", None):
-        n_claims = sum(one.verdict == verdict for one in judged)
+        n_claims = sum(judged_claim.verdict == verdict for judged_claim in judged)
         if n_claims:
             counts.append(f"{n_claims} {verdict or 'without a verdict'}")
     return f"{', '.join(counts)}."
@@ -137,32 +146,37 @@ def _draw(results: Results, dataset: str) -> Drawing:
     axes.set_xlim(TICKS[0], TICKS[-1])
     axes.set_xticks(TICKS, [f"{tick:+g}".replace("-", "−") if tick else "0" for tick in TICKS])
     shade_every_other(axes, len(judged))
-    for height, one in enumerate(judged):
-        low = max(one.claim.expectation.low, TICKS[0])
-        high = min(one.claim.expectation.high, TICKS[-1])
-        claimed = Rectangle((low, height - 0.42), high - low, 0.84, color="#E69F00", alpha=0.2)
-        axes.add_patch(claimed)
-        differences = list(one.differences.values())
-        means = [difference.mean for difference in differences]
-        half_widths = np.nan_to_num([difference.half_width for difference in differences])
-        spread = 0.3 if len(differences) > 1 else 0.0
-        axes.errorbar(
-            means,
-            height + np.linspace(-spread, spread, len(differences)),
-            xerr=half_widths,
-            label=one.verdict or "no verdict",
-            color=COLOURS[one.verdict],
-            linestyle="none",
-            marker="o",
-            markersize=2.5,
-            elinewidth=0.6,
-        )
+    for height, judged_claim in enumerate(judged):
+        _draw_claim(axes, height, judged_claim)
     axes.axvline(0, color="black", linewidth=0.8, zorder=0.6)
-    name_lines(axes, [fill(one.claim.sentence, 60) for one in judged])
+    name_lines(axes, [fill(judged_claim.claim.sentence, 60) for judged_claim in judged])
     axes.tick_params(axis="y", labelsize=6.5)
     axes.set_xlabel("difference in points; shaded: where the claim puts it", fontsize=9)
     finish(drawing, f"{results.label}\ndots: differences, with 95 % intervals")
     return drawing
+
+
+def _draw_claim(axes: Axes, height: int, judged_claim: JudgedClaim) -> None:
+    expectation = judged_claim.claim.expectation
+    low = max(expectation.low, TICKS[0])
+    high = min(expectation.high, TICKS[-1])
+    claimed = Rectangle((low, height - 0.42), high - low, 0.84, color="#E69F00", alpha=0.2)
+    axes.add_patch(claimed)
+    differences = list(judged_claim.differences.values())
+    means = [difference.mean for difference in differences]
+    half_widths = np.nan_to_num([difference.half_width for difference in differences])
+    spread = 0.3 if len(differences) > 1 else 0.0
+    axes.errorbar(
+        means,
+        height + np.linspace(-spread, spread, len(differences)),
+        xerr=half_widths,
+        label=judged_claim.verdict or "no verdict",
+        color=COLOURS[judged_claim.verdict],
+        linestyle="none",
+        marker="o",
+        markersize=2.5,
+        elinewidth=0.6,
+    )
 
 
 RECIPE = Recipe(
