@@ -71,10 +71,11 @@ def test_runs_that_differ_in_one_setting_differ_in_their_identity() -> None:
 def test_all_committed_results_are_found_by_the_recipes_that_want_them(scale: str) -> None:
     size = at_input_size(32) if scale == "32px" else PAPER
     results = Results(COMMITTED, size)
-    wanted = {name: jobs_of([recipe], "all", size, range(3)) for name, recipe in RECIPES.items()}
-    found = Counter(
-        name for name, jobs in wanted.items() for job in jobs if results.get(job.config) is not None
-    )
-    assert found == FOUND[scale]
+    n_found = Counter[str]()
+    for name, recipe in RECIPES.items():
+        for job in jobs_of([recipe], "all", size, range(3)):
+            n_found[name] += results.get(job.config) is not None
+    # A new recipe that shares runs with these is not listed.
+    assert {name: n_found[name] for name in FOUND[scale]} == FOUND[scale]
     files = COMMITTED.glob(f"{scale}/*/*.json")
     assert sorted(file.stem for file in files) == sorted(one.id for one in results)
