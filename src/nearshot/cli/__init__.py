@@ -47,7 +47,9 @@ RULES = tyro.constructors.ConstructorRegistry()
 
 def main(arguments: list[str] | None = None) -> int:
     """Run a command and return its exit status. An error is one sentence on standard error."""
-    arguments = [_with_home(one) for one in (sys.argv[1:] if arguments is None else arguments)]
+    if arguments is None:
+        arguments = sys.argv[1:]
+    arguments = [_with_home(argument) for argument in arguments]
     # Plain text: file names may contain brackets, and the terminal wraps long lines.
     console = _Console(markup=False, highlight=False, soft_wrap=True)
     if arguments[:1] in (["--version"], ["-V"]):
@@ -59,18 +61,16 @@ def main(arguments: list[str] | None = None) -> int:
     except NearshotError as error:
         print_message(error)
         return 1
-    except (
-        BrokenPipeError
-    ):  # the reader has closed the pipe, as `head` does; Python would flush into it at exit
+    except BrokenPipeError:
+        # The reader has closed the pipe, as `head` does; Python would flush into it at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except OSError as error:
         print_message(f"{error.strerror or error}: {error.filename or ''}".rstrip(": "))
         return 1
     except KeyboardInterrupt:
-        Console(stderr=True).print(
-            f"Stopped.{HOW_TO_RESUME.get(' '.join(arguments[:1]), '')}", highlight=False
-        )
+        how_to_resume = HOW_TO_RESUME.get(arguments[0], "") if arguments else ""
+        Console(stderr=True).print(f"Stopped.{how_to_resume}", highlight=False)
         return 130
     return 0
 
@@ -83,9 +83,8 @@ class _Console(Console):
 
 def entry_point() -> None:
     """Run the command of the shell and exit with its status."""
-    if isinstance(
-        sys.stdout, io.TextIOWrapper
-    ):  # file names may have characters that the output's encoding lacks
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # File names may have characters that the output's encoding lacks.
         sys.stdout.reconfigure(errors="backslashreplace")
     sys.exit(main())
 
@@ -96,9 +95,9 @@ def _print_warnings() -> Iterator[None]:
     printed: set[str] = set()
     default = warnings.showwarning
 
-    def show(message: Warning | str, category: type[Warning], *where: Any) -> None:
+    def print_once(message: Warning | str, category: type[Warning], *location: Any) -> None:
         if not issubclass(category, UserWarning):
-            default(message, category, *where)
+            default(message, category, *location)
         elif str(message) not in printed:
             printed.add(str(message))
             print_message(f"warning: {message}")
@@ -106,7 +105,7 @@ def _print_warnings() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.simplefilter("always", UserWarning)
         warnings.filterwarnings("ignore", module=r"PIL\.")  # about odd metadata
-        warnings.showwarning = show  # type: ignore[assignment]
+        warnings.showwarning = print_once  # type: ignore[assignment]
         yield
 
 
@@ -146,33 +145,26 @@ def _parse(arguments: list[str]) -> Any:
 
 def _parse_command(name: str = "", *arguments: str) -> Any:
     if name not in COMMANDS:
-        if name and not name.startswith("-"):
-            sys.stderr.write(f"There is no command {name!r}.{did_you_mean(name, COMMANDS)}\n")
-        kinds = [
-            Annotated[
-                make_dataclass(command, (), namespace={"__doc__": line}),
-                tyro.conf.subcommand(command),
-            ]
-            for command, line in COMMANDS.items()
-        ]
-        choice: Any = Union[tuple(kinds)]  # noqa: UP007 (a union of a list)
-        return tyro.cli(
-            choice, prog="nearshot", args=[name] if name else [], description=DESCRIPTION
-        )
+        return _parse_unknown_command(name)
     module = import_module(f"nearshot.cli.{name}")
     if hasattr(module, "parse"):
         return module.parse(list(arguments))
-    kind = getattr(
-        module, name.capitalize()
-    )  # a dataclass, or a union of them: the commands within a command
-    about = description(kind) if isinstance(kind, type) else COMMANDS[name]
-    return tyro.cli(kind, prog=f"nearshot {name}", args=arguments, description=about)
+    # A dataclass, or a union of them: the commands within a command.
+    kind = getattr(module, name.capitalize())
+    description = inspect.getdoc(kind) if isinstance(kind, type) else COMMANDS[name]
+    return tyro.cli(kind, prog=f"nearshot {name}", args=arguments, description=description)
 
 
-def description(kind: type) -> str:
-    """Return the docstring of a command for its help, with each example on its own line."""
-    text, heading, examples = (inspect.getdoc(kind) or "").partition("Examples: ")
-    return "\n  ".join([text + heading.strip(), *" ".join(examples.split()).split("; ")]).rstrip()
+def _parse_unknown_command(name: str) -> Any:
+    """Print the help of all commands, or the error that there is no such command."""
+    if name and not name.startswith("-"):
+        sys.stderr.write(f"There is no command {name!r}.{did_you_mean(name, COMMANDS)}\n")
+    kinds = []
+    for command, line in COMMANDS.items():
+        kind = make_dataclass(command, (), namespace={"__doc__": line})
+        kinds.append(Annotated[kind, tyro.conf.subcommand(command)])
+    choice: Any = Union[tuple(kinds)]  # noqa: UP007 (a union of a list)
+    return tyro.cli(choice, prog="nearshot", args=[name] if name else [], description=DESCRIPTION)
 
 
 @RULES.primitive_rule
@@ -181,36 +173,37 @@ def _optional_rule(
 ) -> tyro.constructors.PrimitiveConstructorSpec[Any] | None:
     """Show an option that may be None as its other type: `INT`, not `{None}|INT`. The word None still sets it."""
     kinds = [kind for kind in get_args(info.type) if kind is not NoneType]
-    if (
-        info.type_origin not in (Union, UnionType)
-        or len(kinds) != 1
-        or len(get_args(info.type)) != 2
-    ):
+    is_optional = NoneType in get_args(info.type) and len(kinds) == 1
+    if info.type_origin not in (Union, UnionType) or not is_optional:
         return None
-    given = tyro.constructors.PrimitiveTypeInfo.make(kinds[0], info.markers)
-    spec = tyro.constructors.ConstructorRegistry.get_primitive_spec(given)
-    if not isinstance(spec, tyro.constructors.PrimitiveConstructorSpec) or not isinstance(
-        spec.nargs, int
-    ):
+    spec = tyro.constructors.ConstructorRegistry.get_primitive_spec(
+        tyro.constructors.PrimitiveTypeInfo.make(kinds[0], info.markers)
+    )
+    if not isinstance(spec, tyro.constructors.PrimitiveConstructorSpec):
         return None
+    if not isinstance(spec.nargs, int):
+        return None
+
+    def read(words: list[str]) -> Any:
+        return None if words == ["None"] else spec.instance_from_str(words)
+
+    def write(value: Any) -> list[str]:
+        return ["none"] if value is None else spec.str_from_instance(value)
+
     return replace(
         spec,
-        instance_from_str=lambda words: (
-            None if words == ["None"] else spec.instance_from_str(words)
-        ),
+        instance_from_str=read,
         is_instance=lambda value: value is None or spec.is_instance(value),
-        str_from_instance=lambda value: (
-            ["none"] if value is None else spec.str_from_instance(value)
-        ),
+        str_from_instance=write,
     )
 
 
 def _version() -> str:
     """Return the versions of nearshot, with its commit if it is known, Python and PyTorch."""
     state = state_of_code()
-    commit = (
-        ""
-        if state is None
-        else f" ({state['commit'][:12]}{' and changes' if state['changed'] else ''})"
-    )
-    return f"nearshot {__version__}{commit}, Python {platform.python_version()}, torch {metadata.version('torch')}"
+    commit = ""
+    if state is not None:
+        changes = " and changes" if state["changed"] else ""
+        commit = f" ({state['commit'][:12]}{changes})"
+    torch_version = metadata.version("torch")
+    return f"nearshot {__version__}{commit}, Python {platform.python_version()}, torch {torch_version}"

@@ -31,8 +31,10 @@ class App:
 
     It needs the extra app: pip install 'nearshot[app]'.
 
-    Examples: nearshot app; nearshot app ./holiday; nearshot app ./holiday --project ./birds
-    --no-browser
+    Examples:
+      nearshot app
+      nearshot app ./holiday
+      nearshot app ./holiday --project ./birds --no-browser
     """
 
     folder: Annotated[

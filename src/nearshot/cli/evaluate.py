@@ -38,10 +38,11 @@ class Evaluate:
     Where a split has too few classes or images for the default episodes, their settings are
     lowered, with a message. Settings that you give are never changed.
 
-    Examples: nearshot evaluate runs/glyphs-nca; nearshot evaluate runs/cifar-fs-nca --classifier
-    centroid soft knn;
-    nearshot evaluate runs/glyphs-nca --split val --by-class; nearshot evaluate weights.safetensors
-    --dataset omniglot --split test --json
+    Examples:
+      nearshot evaluate runs/glyphs-nca
+      nearshot evaluate runs/cifar-fs-nca --classifier centroid soft knn
+      nearshot evaluate runs/glyphs-nca --split val --by-class
+      nearshot evaluate weights.safetensors --dataset omniglot --split test --json
     """
 
     path: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="RUN|WEIGHTS")]

@@ -23,8 +23,10 @@ class Export:
     predict and nearshot suggest read it. Neither contains images, and neither can run code when it
     is opened.
 
-    Examples: nearshot export ./flowers flowers.onnx --unknown-rate 0.05; nearshot export ./flowers
-    flowers.safetensors; nearshot export flowers.safetensors flowers.onnx
+    Examples:
+      nearshot export ./flowers flowers.onnx --unknown-rate 0.05
+      nearshot export ./flowers flowers.safetensors
+      nearshot export flowers.safetensors flowers.onnx
     """
 
     support: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="DIR|BUNDLE")]

@@ -44,12 +44,13 @@ class Predict:
     A network trained on images like yours is more accurate: train it with nearshot train --dataset
     ./my-photos, and use it with --backbone RUN.
 
-    Examples: nearshot predict --support ./flowers garden.jpg;
-    nearshot predict --support ./flowers holiday/ --unknown-rate 0.05;
-    nearshot predict --support ./flowers 'more/*.png' --format csv > answers.csv;
-    nearshot predict --support flowers.safetensors holiday/ --format json;
-    nearshot predict --support ./flowers holiday/ --unknown-rate 0.05 --copy-to ./sorted;
-    nearshot predict --support ./flowers ./flowers-test --score
+    Examples:
+      nearshot predict --support ./flowers garden.jpg
+      nearshot predict --support ./flowers holiday/ --unknown-rate 0.05
+      nearshot predict --support ./flowers 'more/*.png' --format csv > answers.csv
+      nearshot predict --support flowers.safetensors holiday/ --format json
+      nearshot predict --support ./flowers holiday/ --unknown-rate 0.05 --copy-to ./sorted
+      nearshot predict --support ./flowers ./flowers-test --score
     """
 
     images: Annotated[

@@ -29,8 +29,11 @@ Folder = Annotated[Path, tyro.conf.arg(metavar="DIR")]
 class Reproduce:
     """Regenerate tables and figures of the paper, with its numbers; train what is missing.
 
-    Examples: nearshot reproduce --list; nearshot reproduce pairs;
-    nearshot reproduce batch-size --dataset cifar-fs --seeds 3; nearshot reproduce --all --quick
+    Examples:
+      nearshot reproduce --list
+      nearshot reproduce pairs
+      nearshot reproduce batch-size --dataset cifar-fs --seeds 3
+      nearshot reproduce --all --quick
     """
 
     names: Annotated[

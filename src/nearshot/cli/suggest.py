@@ -73,8 +73,10 @@ class Suggest:
     class with a probability of at least 0.7. Images that cannot be read are skipped, with a
     message, and the exit status is then 3; so it is if a folder cannot be read.
 
-    Examples: nearshot suggest --support ./flowers holiday/; nearshot suggest --support ./flowers;
-    nearshot suggest --support ./flowers holiday/ --count 50 --format csv > next.csv
+    Examples:
+      nearshot suggest --support ./flowers holiday/
+      nearshot suggest --support ./flowers
+      nearshot suggest --support ./flowers holiday/ --count 50 --format csv > next.csv
     """
 
     images: Annotated[

@@ -1,5 +1,6 @@
 """`nearshot train`."""
 
+import inspect
 import json
 import sys
 from dataclasses import asdict, dataclass, field, replace
@@ -11,7 +12,6 @@ import torch
 import tyro
 from rich.console import Console
 
-from nearshot.cli import description
 from nearshot.data.datasets import SOURCES
 from nearshot.data.store import prepared_manifests
 from nearshot.errors import InputError, look_up
@@ -171,10 +171,12 @@ class Train:
     there are; each change is logged. --help after --preset or --method shows the settings of that
     method, with their values.
 
-    Examples: nearshot train --dataset ./my-photos; nearshot train --resume --output
-    runs/my-photos-nca;
-    nearshot train --preset glyphs-nca; nearshot train --preset cifar-fs-prototypical --batch-size
-    256 --seed 1; nearshot train --method supcon --temperature 0.1 --help
+    Examples:
+      nearshot train --dataset ./my-photos
+      nearshot train --resume --output runs/my-photos-nca
+      nearshot train --preset glyphs-nca
+      nearshot train --preset cifar-fs-prototypical --batch-size 256 --seed 1
+      nearshot train --method supcon --temperature 0.1 --help
     """
 
     start: tyro.conf.OmitArgPrefixes[Start] = field(default_factory=Start)
@@ -292,7 +294,7 @@ def parse(arguments: list[str]) -> Train:
         prog += f" --method {choices.start.method}"
     default = Train(start=choices.start, config=choices.config(), auto=choices.automatic())
     command = tyro.cli(
-        Train, prog=prog, args=rest, default=default, description=description(Train)
+        Train, prog=prog, args=rest, default=default, description=inspect.getdoc(Train)
     )
     kind = command.config.batch_kind
     if kind != "episodes":
