@@ -1,7 +1,7 @@
 """`nearshot evaluate`."""
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,7 +13,7 @@ from nearshot.cli._options import option
 from nearshot.devices import Precision
 from nearshot.episode_shape import ImagesByClass
 from nearshot.evaluation import EvaluationSpec
-from nearshot.evaluation.classifiers import CLASSIFIERS, classifier_name
+from nearshot.evaluation.classifiers import CLASSIFIERS, ClassifierOrName, classifier_name
 from nearshot.evaluation.fit import check_split, fit_episodes
 from nearshot.runs import (
     Evaluation,
@@ -29,6 +29,27 @@ from nearshot.text import counted, print_message
 HARDEST = 30  # how many classes are shown if there are more
 EASIEST = 10
 FITTED = "or what the split allows"
+
+
+# The fields of an evaluation are options. Five are fixed here, since `Evaluate` takes several values
+# of them, or chooses them by the split.
+@dataclass(frozen=True, kw_only=True)
+class OneEvaluation(EvaluationSpec):
+    """The features, their split and the episodes."""
+
+    n_way: tyro.conf.Fixed[int] = 5
+    n_shot: tyro.conf.Fixed[int] = 5
+    n_query: tyro.conf.Fixed[int] = 15
+    least_images: tyro.conf.Fixed[int] = 1
+    classifier: tyro.conf.Fixed[ClassifierOrName] = "centroid"
+
+
+SpecOptions = Annotated[
+    OneEvaluation,
+    tyro.conf.OmitArgPrefixes,
+    tyro.conf.SuppressFixed,
+    tyro.conf.arg(name="evaluation"),
+]
 
 
 @dataclass(frozen=True)
@@ -49,10 +70,7 @@ class Evaluate:
     """A run's folder, a weights file, or a name such as resnet12-nca-cifar-fs. A run is measured
     with the epoch that was best on the validation split, for each number of shots and classifier.
     An unfinished run is measured with its best epoch so far."""
-    dataset: str | None = None
-    """A prepared dataset, or a folder; by default the one that the network was trained on."""
-    split: str = "test"
-    """The split. Choose between models on val, and look at test once."""
+    spec: SpecOptions
     n_shot: Annotated[tuple[int, ...] | None, option(f"1 5, {FITTED}", "INT [INT ...]")] = None
     """Support images per class; one or several numbers."""
     classifier: Annotated[
@@ -61,18 +79,6 @@ class Evaluate:
     ] = ()
     """Nearest centroid, soft assignment, k-NN, ridge; one or several. By default soft assignment
     for a run of Matching Networks, and nearest centroid for all others."""
-    layers: Annotated[tuple[int, ...], tyro.conf.arg(help_behavior_hint="")] = ()
-    """Use the pooled outputs of these stages together, such as 2 3 4 (Appendix G); by default the
-    embedding."""
-    n_views: int = 1
-    """Average the embeddings of this many views of each image: the image, its mirror image, and
-    crops."""
-    power: float = 1.0
-    """Raise each feature to this power before it is centred, such as 0.5; needs the training
-    split."""
-    input_size: int | None = None
-    """The side of the images that the network sees, if not the one that it was trained with; needs
-    the training split."""
     n_way: Annotated[int | None, option(f"5, {FITTED}", "INT")] = None
     """Classes per episode."""
     n_query: Annotated[int | None, option(f"15, {FITTED}", "INT")] = None
@@ -82,14 +88,8 @@ class Evaluate:
     ] = None
     """Skip classes with fewer images. By default a few classes that are far smaller than the others
     are skipped, with a message that names them."""
-    n_episodes: int = 10_000
-    """The number of episodes."""
-    seed: int = 0
-    """The seed of the episodes."""
     by_class: bool = False
     """Show the accuracy of each class, too, the hardest first."""
-    side: int | None = None
-    """The side of the images, where the dataset was prepared in several."""
     data_dir: Annotated[Path | None, tyro.conf.arg(metavar="DIR")] = None
     """The folder of prepared datasets; by default $NEARSHOT_DATA, or ~/.cache/nearshot."""
     device: str | None = None
@@ -131,11 +131,11 @@ class Evaluate:
 
     def _specs(self, trained: TrainedRun | TrainedWeights) -> list[EvaluationSpec]:
         """Return an evaluation for each number of shots and classifier."""
-        store = trained.store(self.split, self.dataset, self.side)
-        check_split(self.split, store.labels)
+        store = trained.store(self.spec.split, self.spec.dataset, self.spec.side)
+        check_split(self.spec.split, store.labels)
         fitted = fit_episodes(
             ImagesByClass(store.labels, store.class_names),
-            self.split,
+            self.spec.split,
             n_way=self.n_way,
             n_shot=self.n_shot,
             n_query=self.n_query,
@@ -146,23 +146,16 @@ class Evaluate:
         specs = []
         for n_shot in fitted.n_shot:
             for classifier in self.classifier or (trained.classifier,):
-                spec = EvaluationSpec(
-                    dataset=self.dataset,
-                    split=self.split,
-                    side=self.side,
-                    layers=self.layers,
-                    n_views=self.n_views,
-                    power=self.power,
-                    input_size=self.input_size,
+                spec = replace(
+                    self.spec,
                     n_way=fitted.n_way,
                     n_shot=n_shot,
                     n_query=fitted.n_query,
-                    n_episodes=self.n_episodes,
-                    seed=self.seed,
                     least_images=fitted.least_images,
                     classifier=classifier,
                 )
-                specs.append(spec)
+                # An `EvaluationSpec` itself: an instance of another class does not equal one.
+                specs.append(EvaluationSpec.from_dict(spec.as_dict()))
         return specs
 
 
@@ -204,7 +197,10 @@ def _title(evaluation: Evaluation) -> str:
         parts.append(f"power {spec.power:g}")
     if spec.input_size is not None:
         parts.append(f"input size {spec.input_size}")
-    n_skipped = evaluation.accuracy.protocol.n_skipped_classes
+    protocol = evaluation.accuracy.protocol
+    if not (protocol.centred and protocol.normalised):
+        parts.append(protocol.features)
+    n_skipped = protocol.n_skipped_classes
     if n_skipped:
         parts.append(f"{counted(n_skipped, 'small class', 'small classes')} skipped")
     title = "; ".join(parts)

@@ -19,45 +19,44 @@ class EvaluationSpec:
 
     The defaults are the paper's (Section 3.1). Functions that are given features do not read the
     fields about images, from `dataset` to `input_size`: those are for `nearshot.runs`.
-
-    Attributes:
-        dataset: a prepared dataset or a folder; None for the one that was trained on.
-        split: the name of the split.
-        side: the side of the prepared images, where there are several.
-        layers: the stages whose pooled outputs are the features, counted from 1; if empty, the
-            network's embedding.
-        n_views: the number of views of each image whose embeddings are averaged.
-        power: each feature is raised to this power, with its sign, such as 0.5.
-        input_size: the side of the images that the network sees; None for the one that it was
-            trained with.
-        n_way: the classes of an episode.
-        n_shot: the support images of each class.
-        n_query: the query images of each class.
-        n_episodes: the number of episodes.
-        seed: the seed of the episodes.
-        least_images: classes with fewer images are skipped.
-        classifier: a name in `CLASSIFIERS`, a `Classifier`, or a function of support and query
-            features.
-        centred: whether to subtract the training set's mean feature; None to do so if it is known.
-        normalise: whether to divide each feature by its length.
     """
 
     dataset: str | None = None
+    """A prepared dataset, or a folder; by default the one that the network was trained on."""
     split: str = "test"
+    """The split. Choose between models on val, and look at test once."""
     side: int | None = None
+    """The side of the images, where the dataset was prepared in several."""
     layers: tuple[int, ...] = ()
+    """Use the pooled outputs of these stages together, such as 2 3 4 (Appendix G); by default the
+    embedding."""
     n_views: int = 1
+    """Average the embeddings of this many views of each image: the image, its mirror image, and
+    crops."""
     power: float = 1.0
+    """Raise each feature to this power before it is centred, such as 0.5; needs the training
+    split."""
     input_size: int | None = None
+    """The side of the images that the network sees, if not the one that it was trained with; needs
+    the training split."""
     n_way: int = 5
+    """Classes per episode."""
     n_shot: int = 5
+    """Support images per class."""
     n_query: int = 15
+    """Query images per class."""
     n_episodes: int = 10_000
+    """The number of episodes."""
     seed: int = 0
+    """The seed of the episodes."""
     least_images: int = 1
+    """Skip classes with fewer images."""
     classifier: ClassifierOrName = "centroid"
+    """A name in `CLASSIFIERS`, a `Classifier`, or a function of support and query features."""
     centred: bool | None = None
+    """Subtract the training set's mean feature; by default, if it is known."""
     normalise: bool = True
+    """Divide each feature by its length."""
 
     def __post_init__(self) -> None:
         EpisodeShape(self.n_way, self.n_shot, self.n_query)  # checks the three numbers

@@ -65,7 +65,7 @@ class Protocol:
             f"{self.n_episodes:,} episodes",
             "episodes from elsewhere" if self.seed is None else f"seed {self.seed}",
             self.classifier,
-            self._features_in_words(),
+            self.features,
             f"adapted: {self.adapted}" if self.adapted else "not adapted",
             "inductive" if self.inductive else "transductive",
         ]
@@ -76,7 +76,9 @@ class Protocol:
             parts.append(f"{skipped} with too few images skipped")
         return ", ".join(parts)
 
-    def _features_in_words(self) -> str:
+    @property
+    def features(self) -> str:
+        """How the features were treated, in words."""
         if self.centred is None:
             return "features of other code"
         if self.centred and self.normalised:
