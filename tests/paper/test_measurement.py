@@ -45,7 +45,7 @@ EVERYTHING = (
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("measuring")
     prepare_tiny(folder / "data", n_classes=20, n_images=30, contrast=20)
     cpu = Hardware(accelerator="cpu")
@@ -53,10 +53,10 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def opened(place: Path, precision: Precision = "float32") -> TrainedRun:
-    for file in (place / "run").glob("evaluations/*.json"):
+def opened(folder: Path, precision: Precision = "float32") -> TrainedRun:
+    for file in (folder / "run").glob("evaluations/*.json"):
         file.unlink()
-    return open_run(place / "run", data_dir=place / "data", device="cpu", precision=precision)
+    return open_run(folder / "run", data_dir=folder / "data", device="cpu", precision=precision)
 
 
 @pytest.fixture
@@ -76,11 +76,11 @@ def embedded(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str, tuple[int,
 
 
 def test_a_split_is_embedded_once_for_all_that_is_asked(
-    place: Path, embedded: list[tuple[str, str, tuple[int, ...]]]
+    folder: Path, embedded: list[tuple[str, str, tuple[int, ...]]]
 ) -> None:
-    run = opened(place)
-    found = measure(run, EVERYTHING, adapted_episodes=6)
-    assert set(found) == set(EVERYTHING)
+    run = opened(folder)
+    evaluations = measure(run, EVERYTHING, adapted_episodes=6)
+    assert set(evaluations) == set(EVERYTHING)
     assert len(embedded) == len(set(embedded))
     assert {(split, layers) for _, split, layers in embedded} == {
         ("val", ()),
@@ -90,73 +90,79 @@ def test_a_split_is_embedded_once_for_all_that_is_asked(
     }
     embedded.clear()
     again = measure(
-        open_run(place / "run", data_dir=place / "data", device="cpu"),
+        open_run(folder / "run", data_dir=folder / "data", device="cpu"),
         EVERYTHING,
         adapted_episodes=6,
     )
     assert embedded == []  # all of it was in files
     assert all(
-        torch.equal(again[one].accuracy.per_episode, found[one].accuracy.per_episode)
-        for one in EVERYTHING
+        torch.equal(
+            again[measurement].accuracy.per_episode, evaluations[measurement].accuracy.per_episode
+        )
+        for measurement in EVERYTHING
     )
 
 
-def test_it_is_what_evaluating_each_alone_gives(place: Path) -> None:
-    run = opened(place)
-    found = measure(run, EVERYTHING, adapted_episodes=6)
+def test_it_is_what_evaluating_each_alone_gives(folder: Path) -> None:
+    run = opened(folder)
+    evaluations = measure(run, EVERYTHING, adapted_episodes=6)
     plain = EvaluationSpec(classifier="soft", n_way=2, n_episodes=50)
-    other = evaluate_run(opened(place), plain)[0]
+    other = evaluate_run(opened(folder), plain)[0]
     assert torch.equal(
-        found[Measurement("test", 5, "soft")].accuracy.per_episode, other.accuracy.per_episode
+        evaluations[Measurement("test", 5, "soft")].accuracy.per_episode, other.accuracy.per_episode
     )
     store = run.store("val")
     features = run.network(run.best_weights(5, "centroid")).features(store)
     raw = evaluate_features(
         features, store.labels, n_way=2, n_episodes=50, centre=None, normalise=False
     )
-    measured = found[Measurement("val", 5, "centroid", how="raw")].accuracy
+    measured = evaluations[Measurement("val", 5, "centroid", how="raw")].accuracy
     assert torch.equal(measured.per_episode, raw.per_episode)
     assert measured.protocol.centred is False
     assert (
-        found[Measurement("test", 5, "centroid", (), "mahalanobis")].accuracy.protocol.n_episodes
+        evaluations[
+            Measurement("test", 5, "centroid", (), "mahalanobis")
+        ].accuracy.protocol.n_episodes
         == 6
     )
-    layers = found[Measurement("test", 5, "centroid", LAYERS, "fine-tuned")].accuracy.protocol
+    layers = evaluations[Measurement("test", 5, "centroid", LAYERS, "fine-tuned")].accuracy.protocol
     assert layers.adapted is not None
     assert "features by layers 2+3" in layers.adapted
     viewed = Measurement("val", 5, "centroid", how="2 views")
     spec = EvaluationSpec(split="val", n_way=2, n_episodes=50, n_views=2)
     accuracy = measure(run, [viewed])[viewed].accuracy.per_episode
-    assert torch.equal(accuracy, evaluate_run(opened(place), spec)[0].accuracy.per_episode)
-    assert not torch.equal(accuracy, found[Measurement("val", 5, "centroid")].accuracy.per_episode)
+    assert torch.equal(accuracy, evaluate_run(opened(folder), spec)[0].accuracy.per_episode)
+    assert not torch.equal(
+        accuracy, evaluations[Measurement("val", 5, "centroid")].accuracy.per_episode
+    )
 
 
 def test_fine_tuning_by_no_step_is_the_plain_row_in_the_same_precision(
-    place: Path, monkeypatch: pytest.MonkeyPatch
+    folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The precision of adapted rows is that of plain ones: without a step, they answer the same."""
     monkeypatch.setitem(FINE_TUNED, "fine-tuned", FineTuning(Adam(n_steps=0)))
     for precision in ("float32", "bfloat16"):
-        run = opened(place, precision)
+        run = opened(folder, precision)
         plain, tuned = (
             Measurement("test", 5, "centroid", LAYERS, adapted) for adapted in ("", "fine-tuned")
         )
-        found = measure(run, (plain, tuned), adapted_episodes=6)
-        first = found[plain].accuracy.per_episode[:6]
-        assert torch.equal(found[tuned].accuracy.per_episode, first)
+        evaluations = measure(run, (plain, tuned), adapted_episodes=6)
+        first = evaluations[plain].accuracy.per_episode[:6]
+        assert torch.equal(evaluations[tuned].accuracy.per_episode, first)
 
 
-def test_published_fine_tuning_goes_through_the_projection(place: Path, tmp_path: Path) -> None:
+def test_published_fine_tuning_goes_through_the_projection(folder: Path, tmp_path: Path) -> None:
     """The loss sees projected embeddings, the classifier the backbone's."""
     config = change(TINY, projection=6)
     train(
         config,
         folder=tmp_path / "run",
-        data_dir=place / "data",
+        data_dir=folder / "data",
         hardware=Hardware(accelerator="cpu"),
         progress=False,
     )
-    run = open_run(tmp_path / "run", data_dir=place / "data", device="cpu")
+    run = open_run(tmp_path / "run", data_dir=folder / "data", device="cpu")
     weights = run.best_weights(5, "centroid")
     backbone, projection, store = (
         load_backbone(weights),

@@ -68,7 +68,7 @@ def test_weights_that_are_gone_are_trained_again_and_nothing_measured_is_lost(
     assert executor.run(again) is None
     after = results.get(again.config)
     assert after is not None
-    assert all(after.has(one) for one in (*before.measurements, MORE))
+    assert all(after.has(measurement) for measurement in (*before.measurements, MORE))
 
 
 def test_a_finished_run_is_measured_without_its_checkpoint_but_not_on_other_data(

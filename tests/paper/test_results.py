@@ -16,7 +16,7 @@ from nearshot.io import read_json
 from nearshot.paper import RECIPES
 from nearshot.paper.jobs import Job, jobs_of, plan_jobs
 from nearshot.paper.result_file import Measurement, RunResult, result_of
-from nearshot.paper.results import LeftOutWarning, Results
+from nearshot.paper.results import Results, UnreadableResultWarning
 from nearshot.paper.sizes import QUICK
 from nearshot.training import RunFolder, train
 
@@ -123,7 +123,7 @@ def test_a_damaged_result_is_named_once_and_counts_as_not_done(
     path = damage(make_up(tmp_path, ["schedule"], QUICK), how)
     results = Results(tmp_path, QUICK)
     jobs = jobs_of([RECIPES["schedule"]], None, QUICK, [0])
-    with pytest.warns(LeftOutWarning) as warned:
+    with pytest.warns(UnreadableResultWarning) as warned:
         plan = plan_jobs(jobs, results, tmp_path / "runs")
     # Without another warning.
     assert len(list(results)) == len(jobs) - 1
@@ -159,13 +159,15 @@ def test_the_result_of_another_training_or_a_newer_nearshot_is_put_aside(tmp_pat
         results.put(RunResult(other))
     path = damage(results, changed(version=3))
     newer = path.read_bytes()
-    with pytest.warns(LeftOutWarning, match="version 2"):
+    with pytest.warns(UnreadableResultWarning, match="version 2"):
         assert not job.is_done(results)
     results.put(first)  # it was trained again
     assert job.is_done(results)
     assert len(list(results)) == 4
     aside = [path.parent / "earlier" / f"{path.stem}-{number}.json" for number in (1, 2, 3)]
     assert read_json(aside[0])["accuracies"] == first.content["accuracies"]
-    losses = [read_json(one)["history"][0]["loss"] - first.history[0]["loss"] for one in aside[:2]]
+    losses = [
+        read_json(path)["history"][0]["loss"] - first.history[0]["loss"] for path in aside[:2]
+    ]
     assert losses == pytest.approx([0, 1])
     assert aside[2].read_bytes() == newer

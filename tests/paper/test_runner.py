@@ -1,4 +1,4 @@
-"""Jobs are done, fail, stop and resume: here, in other processes, on a node of Ray, by two commands at once."""
+"""Jobs run, fail, stop and resume: here, in other processes, on a node of Ray, by two commands."""
 
 import io
 import os
@@ -104,10 +104,10 @@ def test_a_job_that_another_process_finishes_meanwhile_is_done_once(
         """A result that comes just after the first question."""
 
         def get(self, config: TrainConfig) -> RunResult | None:
-            found = super().get(config)
-            if found is None:
+            result = super().get(config)
+            if result is None:
                 self.put(next(iter(here.results)))
-            return found
+            return result
 
     executor = ThisProcess(Coming(tmp_path / "other", TINY_SIZE), tmp_path / "nowhere", tmp_path)
     assert run_jobs([SHORT], executor, console=QUIET).done == [SHORT]
@@ -213,7 +213,7 @@ def test_small_jobs_share_gpus(
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     executor = LocalMachine(Results(tmp_path), tmp_path, gpus_per_run=part)
     assert executor.n_at_once == len(gpus)
-    assert [one["CUDA_VISIBLE_DEVICES"] for one in executor.environments] == list(gpus)
+    assert [variables["CUDA_VISIBLE_DEVICES"] for variables in executor.environments] == list(gpus)
     for wrong in (-0.5, 1.5):
         with pytest.raises(InputError, match=f"gpus_per_run.*{wrong:g}"):
             LocalMachine(Results(tmp_path), tmp_path, gpus_per_run=wrong)

@@ -95,7 +95,7 @@ def validation_id(config: TrainConfig) -> str:
 
 
 def _hash_of_changes(config: TrainConfig, settings: dict[str, Any]) -> str:
-    defaults = _defaults(type(config))
+    defaults = _defaults(type(config))  # type: ignore[arg-type]  # a type is hashable
     changed = {
         name: value
         for name, value in settings.items()

@@ -19,13 +19,13 @@ from nearshot.paper.sizes import PAPER, Size
 from nearshot.training import TrainConfig
 from nearshot.training.config import dataset_name
 
-__all__ = ["LeftOutWarning", "Measurement", "Results", "RunResult", "Side"]
+__all__ = ["Measurement", "Results", "RunResult", "Side", "UnreadableResultWarning"]
 
 # Reading a damaged file may raise these.
 DAMAGED = (AttributeError, LookupError, OSError, TypeError, ValueError)
 
 
-class LeftOutWarning(UserWarning):
+class UnreadableResultWarning(UserWarning):
     """A result or run cannot be read. It is skipped."""
 
 
@@ -172,6 +172,6 @@ class Results:
                     f"{path} cannot be read, and counts as not done "
                     f"({type(error).__name__}: {error})."
                 )
-                warnings.warn(message, LeftOutWarning, stacklevel=4)
+                warnings.warn(message, UnreadableResultWarning, stacklevel=4)
             self._cache[path] = (changed, result)
         return self._cache[path][1]
