@@ -1,4 +1,4 @@
-"""One file to deploy: what is loaded is what was saved, and nothing else is."""
+"""Bundles: a loaded classifier answers as the saved one did."""
 
 import json
 from pathlib import Path
@@ -17,13 +17,13 @@ from nearshot.io import read_tensors
 from nearshot.models import save_backbone
 
 
-def saved_again(model: FewShotClassifier, path: Path, **options: Any) -> FewShotClassifier:
+def save_and_load(model: FewShotClassifier, path: Path) -> FewShotClassifier:
     model.save(path)
-    return FewShotClassifier.load(path, **options)
+    return FewShotClassifier.load(path)
 
 
 @pytest.mark.parametrize(
-    "settings",
+    "parameters",
     [
         {},
         {"classifier": "soft", "centre": "support", "unknown_rate": np.float64(0.1)},
@@ -31,23 +31,23 @@ def saved_again(model: FewShotClassifier, path: Path, **options: Any) -> FewShot
         {"centre": np.full(16, 0.25), "unknown_rate": 0.05, "unknown_label": "weiß nicht"},
     ],
 )
-def test_what_is_loaded_is_what_was_saved(settings: dict[str, Any], tmp_path: Path) -> None:
+def test_answers_and_parameters_survive(parameters: dict[str, Any], tmp_path: Path) -> None:
     drawn = clouds(0)
-    model = FewShotClassifier(**settings).fit(drawn.support, drawn.labels)
-    again = saved_again(model, tmp_path / "model.safetensors")
-    pictures = np.concatenate([drawn.query, drawn.strangers])
-    for ask in ("predict", "predict_proba", "novelty"):
-        np.testing.assert_array_equal(getattr(again, ask)(pictures), getattr(model, ask)(pictures))
-    assert again.explain(pictures) == model.explain(pictures)
-    assert again.predict(pictures).dtype == model.predict(pictures).dtype
-    for name, value in (
-        model.get_params() | {"classifier": settings.get("classifier", "ridge")}
-    ).items():
-        np.testing.assert_array_equal(again.get_params()[name], value)
-    more = clouds(1)  # and it goes on learning
-    for one in (model, again):
-        one.partial_fit(more.support, np.char.add("new ", more.labels)).forget("class 1")
-    np.testing.assert_array_equal(again.predict_proba(pictures), model.predict_proba(pictures))
+    model = FewShotClassifier(**parameters).fit(drawn.support, drawn.labels)
+    loaded = save_and_load(model, tmp_path / "model.safetensors")
+    images = np.concatenate([drawn.query, drawn.strangers])
+    np.testing.assert_array_equal(loaded.predict(images), model.predict(images))
+    np.testing.assert_array_equal(loaded.predict_proba(images), model.predict_proba(images))
+    np.testing.assert_array_equal(loaded.novelty(images), model.novelty(images))
+    assert loaded.explain(images) == model.explain(images)
+    assert loaded.predict(images).dtype == model.predict(images).dtype
+    expected = {**model.get_params(), "classifier": parameters.get("classifier", "ridge")}
+    for name, value in expected.items():
+        np.testing.assert_array_equal(loaded.get_params()[name], value)
+    more = clouds(1)
+    for learner in (model, loaded):
+        learner.partial_fit(more.support, np.char.add("new ", more.labels)).forget("class 1")
+    np.testing.assert_array_equal(loaded.predict_proba(images), model.predict_proba(images))
 
 
 @pytest.mark.parametrize(
@@ -57,44 +57,44 @@ def test_what_is_loaded_is_what_was_saved(settings: dict[str, Any], tmp_path: Pa
 )
 def test_labels_of_every_type(labels: Any, tmp_path: Path) -> None:
     features = np.array([[1.0, 0.0], [0.0, 1.0]])
-    again = saved_again(FewShotClassifier().fit(features, labels), tmp_path / "model.safetensors")
-    assert again.predict(features).tolist() == list(labels)
+    model = FewShotClassifier().fit(features, labels)
+    loaded = save_and_load(model, tmp_path / "model.safetensors")
+    assert loaded.predict(features).tolist() == list(labels)
 
 
 @pytest.mark.parametrize("n_views", [1, np.int64(3)])
 def test_a_backbone_is_in_the_file(n_views: int, tmp_path: Path) -> None:
-    weights, backbone = tmp_path / "weights.safetensors", conv4()
+    path = tmp_path / "model.safetensors"
+    weights = tmp_path / "weights.safetensors"
+    backbone = conv4()
     save_backbone(backbone, weights, training_mean=torch.linspace(0, 1, 32), dtype=torch.float16)
-    pictures = np.stack([picture(seed, 16) for seed in range(8)])
+    images = np.stack([picture(seed, 16) for seed in range(8)])
     model = FewShotClassifier(weights, unknown_rate=0.1, unknown_label=-1, n_views=n_views)
-    model.fit(pictures, np.arange(8) % 2).save(tmp_path / "model.safetensors")
-    expected = model.predict_proba(pictures)
+    model.fit(images, np.arange(8) % 2).save(path)
+    expected = model.predict_proba(images)
     weights.unlink()  # nothing else is needed
-    again = FewShotClassifier.load(
-        tmp_path / "model.safetensors", device="cpu", cache_dir=tmp_path / "cache"
-    )
-    np.testing.assert_array_equal(again.predict_proba(pictures), expected)
-    np.testing.assert_array_equal(again.predict_proba(pictures), expected)  # from the cache
-    assert again.centre_ is not None
-    assert again.embedder_ is not None
-    assert again.embedder_.n_views == n_views
-    assert again.embedder_.backbone is again.backbone  # not copied
+    loaded = FewShotClassifier.load(path, device="cpu", cache_dir=tmp_path / "cache")
+    np.testing.assert_array_equal(loaded.predict_proba(images), expected)
+    np.testing.assert_array_equal(loaded.predict_proba(images), expected)  # from the cache
+    assert loaded.centre_ is not None
+    assert loaded.embedder_ is not None
+    assert loaded.embedder_.n_views == n_views
+    assert loaded.embedder_.backbone is loaded.backbone  # not copied
     with pytest.raises(InputError, match="backbone must be None"):
-        FewShotClassifier.load(tmp_path / "model.safetensors", backbone=backbone)
+        FewShotClassifier.load(path, backbone=backbone)
 
 
-def test_a_function_is_given_again(tmp_path: Path) -> None:
-    pictures, path = (
-        np.stack([picture(seed, 16) // (1 + seed % 2 * 4) for seed in range(6)]),
-        tmp_path / "m",
-    )
-    model = FewShotClassifier(Brightness()).fit(pictures, np.arange(6) % 2)
-    again = saved_again(model, path, backbone=Brightness())
-    np.testing.assert_array_equal(again.predict_proba(pictures), model.predict_proba(pictures))
+def test_a_backbone_that_is_a_function_is_given_to_load(tmp_path: Path) -> None:
+    path = tmp_path / "model.safetensors"
+    images = np.stack([picture(seed, 16) // (1 + seed % 2 * 4) for seed in range(6)])
+    model = FewShotClassifier(Brightness()).fit(images, np.arange(6) % 2)
+    model.save(path)
+    loaded = FewShotClassifier.load(path, backbone=Brightness())
+    np.testing.assert_array_equal(loaded.predict_proba(images), model.predict_proba(images))
     with pytest.raises(InputError, match="backbone is required"):
         FewShotClassifier.load(path)
     with pytest.raises(InputError, match=r"\(6, 2\) .*got \(6, 32\)"):
-        FewShotClassifier.load(path, backbone=conv4()).predict(pictures)
+        FewShotClassifier.load(path, backbone=conv4()).predict(images)
 
 
 def test_a_committed_file_opens_and_answers_the_same() -> None:
@@ -111,58 +111,68 @@ def test_a_committed_file_opens_and_answers_the_same() -> None:
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
     drawn = clouds(0)
-    FewShotClassifier(centre="support").fit(drawn.support, drawn.labels).save(
-        tmp_path / "model.safetensors"
-    )
+    model = FewShotClassifier(centre="support").fit(drawn.support, drawn.labels)
+    model.save(tmp_path / "model.safetensors")
     return tmp_path / "model.safetensors"
 
 
-def rewritten(path: Path, *, tensors: dict[str, Any] | None = None, **described: Any) -> None:
-    """Change a file: a tensor or an entry of its description; None removes it."""
+def rewrite(
+    path: Path,
+    *,
+    description: dict[str, Any] | None = None,
+    without: str = "",
+    tensors: dict[str, torch.Tensor] | None = None,
+) -> None:
+    """Change entries of a file's description, or its tensors, or remove one of either."""
     metadata, content = read_tensors(path)
     content |= tensors or {}
-    values = json.loads(metadata["classifier"]) | described
-    metadata["classifier"] = json.dumps(
-        {key: value for key, value in values.items() if value != "gone"}
-    )
-    path.write_bytes(
-        safetensors.torch.save({k: v for k, v in content.items() if v is not None}, metadata)
-    )
+    entries = json.loads(metadata["classifier"]) | (description or {})
+    entries.pop(without, None)
+    content.pop(without, None)
+    metadata["classifier"] = json.dumps(entries)
+    path.write_bytes(safetensors.torch.save(content, metadata))
 
 
 @pytest.mark.parametrize(
-    "damage",
+    "changes",
     [
-        {"classes": "gone"},
-        {"classes": ["a", "b"]},
-        {"classes_type": "O"},
-        {"classes_type": "<U500000000"},
-        {"names": []},
-        {"parameters": 3},
-        {"backbone": {"name": "conv4"}},
-        {"tensors": {"support_features": None}},
+        {"without": "classes"},
+        {"without": "support_features"},
+        {"description": {"classes": ["a", "b"]}},
+        {"description": {"classes_type": "O"}},
+        {"description": {"classes_type": "<U500000000"}},
+        {"description": {"names": []}},
+        {"description": {"parameters": 3}},
+        {"description": {"parameters": {}}},
+        {"description": {"backbone": {"name": "conv4"}}},
         {"tensors": {"support_labels": torch.zeros(25, dtype=torch.long)}},
     ],
     ids=str,
 )
-def test_a_damaged_file_is_refused(damage: dict[str, Any], file: Path) -> None:
-    rewritten(file, **damage)
+def test_a_damaged_file_is_an_error(changes: dict[str, Any], file: Path) -> None:
+    rewrite(file, **changes)
     with pytest.raises(FileFormatError, match="is damaged"):
         FewShotClassifier.load(file)
 
 
-def test_what_is_not_a_classifier(file: Path, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="There is no classifier file"):
+def test_a_missing_file_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="missing.safetensors"):
         FewShotClassifier.load(tmp_path / "missing.safetensors")
+
+
+def test_files_of_other_kinds_and_versions_are_errors(file: Path, tmp_path: Path) -> None:
     save_backbone(conv4(), tmp_path / "weights.safetensors")
-    whole = file.read_bytes()
+    weights = (tmp_path / "weights.safetensors").read_bytes()
+    bundle = file.read_bytes()
+    half = bundle[: len(bundle) // 2]
+    # Without its checksum, which would not match.
+    other_version = bundle.replace(b'"version":"2"', b'"version":"9"').replace(
+        b'"crc32"', b'"other"'
+    )
     for content, message in (
-        (whole[: len(whole) // 2], "not a safetensors file, or is damaged"),
-        ((tmp_path / "weights.safetensors").read_bytes(), "not a classifier saved by nearshot"),
-        (
-            whole.replace(b'"version":"2"', b'"version":"9"').replace(b'"crc32"', b'"other"'),
-            "version '9'",
-        ),
+        (half, "not a safetensors file, or is damaged"),
+        (weights, "not a classifier"),
+        (other_version, "version '9'"),
     ):
         file.write_bytes(content)
         with pytest.raises(FileFormatError, match=message):

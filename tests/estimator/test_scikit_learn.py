@@ -33,8 +33,7 @@ def test_scikit_learns_own_checks(estimator: FewShotClassifier) -> None:
         except SkipTest:  # of what is not installed
             pass
         except Exception as error:
-            # An image of this check has a feature of zero, which cannot be normalised and is
-            # refused.
+            # An image of this check has a feature of zeros, which cannot be normalised.
             assert getattr(check, "func", check).__name__ == "check_estimators_dtypes", error
             assert estimator.normalise
             assert "has no direction" in str(error)
@@ -57,10 +56,10 @@ def test_grid_search_over_its_settings_in_a_pipeline() -> None:
 
 
 @pytest.mark.slow
-def test_cross_validation_of_pictures_in_two_processes() -> None:
-    """Lists of pictures are split as they are, and the estimator travels to other processes."""
-    pictures = [picture(seed, 16) // (1 + seed % 2 * 4) for seed in range(12)]
+def test_cross_validation_of_images_in_two_processes() -> None:
+    """Lists of images can be split, and the estimator can be pickled."""
+    images = [picture(seed, 16) // (1 + seed % 2 * 4) for seed in range(12)]
     scores = cross_val_score(
-        FewShotClassifier(Brightness()), pictures, np.arange(12) % 2, cv=3, n_jobs=2
+        FewShotClassifier(Brightness()), images, np.arange(12) % 2, cv=3, n_jobs=2
     )
     np.testing.assert_array_equal(scores, 1.0)

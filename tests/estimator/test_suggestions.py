@@ -7,9 +7,9 @@ from tests.helpers.clouds import clouds
 from nearshot.estimator import FewShotClassifier
 from nearshot.estimator.suggestions import (
     POOL,
+    choose_next,
     held_out_probabilities,
     k_centres,
-    choose_next,
     suspicious_labels,
 )
 
@@ -17,40 +17,46 @@ from nearshot.estimator.suggestions import (
 def slow_k_centres(points: np.ndarray, n: int) -> list[int]:
     chosen = [0]
     while len(chosen) < min(n, len(points)):
-        best, farthest = -1, -1.0
-        for place in range(len(points)):
-            if place in chosen:
+        farthest = -1
+        largest_distance = -1.0
+        for point in range(len(points)):
+            if point in chosen:
                 continue
-            distance = min(float(((points[place] - points[other]) ** 2).sum()) for other in chosen)
-            if distance > farthest:
-                best, farthest = place, distance
-        chosen.append(best)
+            distance = min(float(((points[point] - points[other]) ** 2).sum()) for other in chosen)
+            if distance > largest_distance:
+                farthest = point
+                largest_distance = distance
+        chosen.append(farthest)
     return chosen
 
 
 @pytest.mark.parametrize("n", [1, 4, 30])
-def test_centres_are_those_of_the_loop(n: int) -> None:
+def test_centres_against_a_loop(n: int) -> None:
     points = np.random.default_rng(n).normal(size=(20, 3)).round(1)
-    for some in (
-        points,
-        np.array([[0.0], [0.0], [5.0], [5.0], [9.0]]),
-    ):  # copies are chosen last, and once
-        assert k_centres(some, n).tolist() == slow_k_centres(some, n)
+    assert k_centres(points, n).tolist() == slow_k_centres(points, n)
+
+
+@pytest.mark.parametrize("n", [1, 4, 30])
+def test_copies_of_a_point_are_chosen_last_and_once(n: int) -> None:
+    points = np.array([[0.0], [0.0], [5.0], [5.0], [9.0]])
+    assert k_centres(points, n).tolist() == slow_k_centres(points, n)
 
 
 def test_the_most_doubtful_come_first_and_variety_decides_among_them() -> None:
     generator = np.random.default_rng(0)
-    directions, doubt = generator.normal(size=(100, 5)), generator.random(100)
+    directions = generator.normal(size=(100, 5))
+    doubt = generator.random(100)
     chosen = choose_next(directions, 6, doubt)
     assert chosen[0] == doubt.argmax()
     pool = sorted(range(100), key=lambda image: -doubt[image])[: POOL * 6]
-    assert chosen.tolist() == [pool[place] for place in slow_k_centres(directions[pool], 6)]
+    assert chosen.tolist() == [pool[row] for row in slow_k_centres(directions[pool], 6)]
 
 
 def test_without_labels_every_cluster_is_visited() -> None:
     """Five tight clusters of ten images: the first five photos are of five clusters."""
     centres = 10 * np.eye(5)
-    directions = np.repeat(centres, 10, axis=0) + np.random.default_rng(1).normal(size=(50, 5)) / 10
+    noise = np.random.default_rng(1).normal(size=(50, 5)) / 10
+    directions = np.repeat(centres, 10, axis=0) + noise
     assert sorted(image // 10 for image in choose_next(directions, 5)) == [0, 1, 2, 3, 4]
     assert choose_next(directions[:0], 5).tolist() == []
 
@@ -78,7 +84,8 @@ def test_wrong_labels_are_found_among_few_and_many_images(n_shot: int) -> None:
     labels[wrong] = [f"class {(int(label[-1]) + 1) % 5}" for label in drawn.labels[wrong]]
     model = FewShotClassifier().fit(drawn.support, labels)
     images, probabilities = held_out_probabilities(model)
-    found = suspicious_labels(probabilities, model.support_labels_[images])
+    suspicious = suspicious_labels(probabilities, model.support_labels_[images])
     assert len(images) == len(labels)
-    assert sorted(images[found]) == wrong
-    assert (model.classes_[probabilities[found].argmax(1)] == drawn.labels[images[found]]).all()
+    assert sorted(images[suspicious]) == wrong
+    answers = model.classes_[probabilities[suspicious].argmax(1)]
+    assert answers.tolist() == drawn.labels[images[suspicious]].tolist()

@@ -1,4 +1,7 @@
-"""Headless Chromium for tests, by its DevTools protocol over two pipes; needs nothing but Python and the browser."""
+"""Headless Chromium for tests, by its DevTools protocol over two pipes.
+
+It needs nothing but Python and the browser.
+"""
 
 import base64
 import fcntl
@@ -14,26 +17,27 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-CHROMIUM = next(
-    (
-        path
-        for name in ("chromium", "chromium-browser", "google-chrome")
-        if (path := shutil.which(name))
-    ),
-    None,
+CHROMIUM = (
+    shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 )
 SECONDS = 60.0
 CODES = {"Enter": 13, "Escape": 27}  # of keys for which the browser itself does something
 # The browser reads from file descriptor 3 and writes to 4, so they are put there just before it
 # takes over.
-LAUNCHER = "import os, sys; os.dup2(int(sys.argv[1]), 3); os.dup2(int(sys.argv[2]), 4); os.execv(sys.argv[3], sys.argv[3:])"
+LAUNCHER = """
+import os, sys
+os.dup2(int(sys.argv[1]), 3)
+os.dup2(int(sys.argv[2]), 4)
+os.execv(sys.argv[3], sys.argv[3:])
+"""
 
 
 class Browser:
-    """One tab of a browser, which can reach no other host, and notes what it asks for."""
+    """One tab of a browser, which can reach no other host, and records its requests."""
 
     def __init__(self, read: int, write: int) -> None:
-        self._read, self._write = read, write
+        self._read = read
+        self._write = write
         self._buffer = b""
         self._number = 0
         self._session: str | None = None
@@ -62,7 +66,7 @@ class Browser:
                 return result
 
     def open(self, page: Path | str) -> None:
-        """Open a file, or an address of this computer, and wait until all of it is there."""
+        """Open a file, or an address of this computer, and wait until it has loaded."""
         address = page.resolve().as_uri() if isinstance(page, Path) else page
         self.call("Page.navigate", url=address)
         self.wait_for(
@@ -75,18 +79,19 @@ class Browser:
         while not self.ask(condition):
             if time.monotonic() > deadline:
                 raise TimeoutError(
-                    f"{condition} was not true in {SECONDS} s; the page complained: {self.complaints}"
+                    f"{condition} was not true in {SECONDS} s; errors of the page: "
+                    f"{self.complaints}"
                 )
             time.sleep(0.05)
 
     def press(self, key: str, modifiers: int = 0) -> None:
         """Press a key: 1, a, ArrowLeft, …. `modifiers`: 2 is Ctrl, 8 is Shift."""
-        more = (
-            {"text": key}
-            if len(key) == 1 and not modifiers & 2
-            else {"windowsVirtualKeyCode": CODES.get(key, 0)}
-        )
-        self.call("Input.dispatchKeyEvent", type="keyDown", key=key, modifiers=modifiers, **more)
+        down: dict[str, Any] = {"type": "keyDown", "key": key, "modifiers": modifiers}
+        if len(key) == 1 and not modifiers & 2:
+            down["text"] = key
+        else:
+            down["windowsVirtualKeyCode"] = CODES.get(key, 0)
+        self.call("Input.dispatchKeyEvent", **down)
         self.call("Input.dispatchKeyEvent", type="keyUp", key=key, modifiers=modifiers)
 
     def resize(self, width: int, height: int) -> None:
@@ -120,7 +125,7 @@ class Browser:
     def _next(self) -> dict[str, Any]:
         while b"\0" not in self._buffer:
             if not select.select([self._read], [], [], SECONDS)[0]:
-                raise TimeoutError(f"the browser said nothing for {SECONDS} s")
+                raise TimeoutError(f"the browser did not answer for {SECONDS} s")
             received = os.read(self._read, 1 << 16)
             if not received:
                 raise RuntimeError("the browser has ended")

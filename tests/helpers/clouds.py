@@ -1,4 +1,4 @@
-"""Features of made-up classes, clouds around random directions; and a made-up backbone."""
+"""Random features of classes, and small backbones."""
 
 from typing import Any, NamedTuple
 
@@ -13,7 +13,7 @@ Array = npt.NDArray[Any]
 
 
 class Clouds(NamedTuple):
-    """Support images, queries of the same classes, and queries of others."""
+    """Support images, queries of the same classes, and queries of other classes (strangers)."""
 
     support: Array
     labels: Array
@@ -31,7 +31,10 @@ def clouds(
     dim: int = 16,
     spread: float = 0.5,
 ) -> Clouds:
-    """Draw an episode; `spread` is the noise of a coordinate, where classes are about 1 apart in each."""
+    """Draw an episode.
+
+    `spread` is the standard deviation of a coordinate within a class; between classes it is 1.
+    """
     generator = np.random.default_rng(seed)
     means = generator.normal(size=(2 * n_way, dim))
 
@@ -50,31 +53,31 @@ def clouds(
 
 
 def conv4() -> Backbone:
-    """A small backbone for images of 16 pixels, trained on nothing."""
+    """Return a small untrained backbone for images of 16 pixels."""
     torch.manual_seed(0)
     return build_backbone("conv4-32", input_size=16).eval()
 
 
 def tinted(seed: int, channel: int, *size: int) -> Array:
-    """The pixels of a picture in which one colour is strong."""
+    """Return the pixels of an image in which one colour is strong."""
     pixels = picture(seed, *(size or (16,))) // 4
     pixels[:, :, channel] += 150
     return pixels
 
 
-def colours(pictures: Any) -> Any:
-    """A backbone by which pictures are alike if their colours are."""
-    return pictures.mean((1, 2))
+def colours(images: Any) -> Any:
+    """Embed images by their mean colours."""
+    return images.mean((1, 2))
 
 
 colours.input_size = 16  # type: ignore[attr-defined]
 
 
 class Brightness:
-    """A backbone of one's own, which can be sent to another process."""
+    """A backbone that is a function, and can be pickled."""
 
     input_size = 16
 
-    def __call__(self, pictures: Any) -> Any:
-        means = pictures.mean((1, 2, 3))[:, None] - 60
+    def __call__(self, images: Any) -> Any:
+        means = images.mean((1, 2, 3))[:, None] - 60
         return np.concatenate([means, np.full_like(means, 10)], 1)

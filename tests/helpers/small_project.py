@@ -1,4 +1,4 @@
-"""Patterns that an untrained network tells apart, and what tests do with a session of them."""
+"""Images that an untrained network tells apart, and steps of a session of the app."""
 
 import time
 from collections.abc import Callable
@@ -13,20 +13,15 @@ CLASSES = ("ant", "bee", "cat")
 
 
 def pattern(label: int, seed: int) -> bytes:
-    """A noisy image of a class's own pattern."""
-    shape = (
-        np.random.default_rng(label)
-        .integers(0, 200, (4, 4, 3))
-        .repeat(SIDE // 4, 0)
-        .repeat(SIDE // 4, 1)
-    )
-    return encoded(
-        (shape + np.random.default_rng(1000 + seed).integers(0, 56, shape.shape)).astype(np.uint8)
-    )
+    """Return a PNG file with the pattern of a class and noise."""
+    squares = np.random.default_rng(label).integers(0, 200, (4, 4, 3))
+    pixels = squares.repeat(SIDE // 4, 0).repeat(SIDE // 4, 1)
+    noise = np.random.default_rng(1000 + seed).integers(0, 56, pixels.shape)
+    return encoded((pixels + noise).astype(np.uint8))
 
 
 def wait_until(condition: Callable[[], bool]) -> None:
-    """Wait until something is true."""
+    """Wait until a condition holds."""
     deadline = time.monotonic() + 60
     while not condition():
         assert time.monotonic() < deadline
@@ -40,16 +35,16 @@ def wait_until_idle(session: Session) -> None:
 
 
 def label(session: Session, name: str, *numbers: int) -> None:
-    """Label the photos of a kind."""
+    """Label photos of a class, given by their numbers."""
     if name not in session.project.classes:
         session.change(lambda project: project.add_class(name))
-    wanted = {f"{name}{number}.png" for number in numbers}
-    ids = [photo.id for photo in session.project.present if photo.name in wanted]
+    file_names = {f"{name}{number}.png" for number in numbers}
+    ids = [photo.id for photo in session.project.present if photo.name in file_names]
     session.change(lambda project: project.set_label(ids, name))
 
 
 def label_all(session: Session, *numbers: int) -> None:
-    """Label photos of every kind, and wait for the answers."""
+    """Label photos of every class, and wait for the answers."""
     for name in CLASSES:
         label(session, name, *numbers)
     wait_until_idle(session)
