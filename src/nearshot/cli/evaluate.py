@@ -31,8 +31,8 @@ EASIEST = 10
 FITTED = "or what the split allows"
 
 
-# The fields of an evaluation are options. Five are fixed here, since `Evaluate` takes several values
-# of them, or chooses them by the split.
+# The fields of an evaluation are options. Five are fixed here: `Evaluate` takes several values of
+# them, or chooses them by the split.
 @dataclass(frozen=True, kw_only=True)
 class OneEvaluation(EvaluationSpec):
     """The features, their split and the episodes."""

@@ -310,13 +310,14 @@ CLASSIFIERS: dict[str, Classifier] = {
     "ridge": RIDGE,
 }
 """The classifiers by name. Add an entry to use it wherever a classifier is named."""
+BUILT_IN = tuple(CLASSIFIERS.values())  # before users add entries
 
 
 def is_built_in(classifier: ClassifierOrName) -> bool:
     """Return whether a classifier is one of this module, so that its name identifies it."""
     if isinstance(classifier, str):
-        return CLASSIFIERS.get(classifier) in (CENTROID, SOFT, KNN, RIDGE)
-    return classifier in (CENTROID, SOFT, KNN, RIDGE)
+        return CLASSIFIERS.get(classifier) in BUILT_IN
+    return classifier in BUILT_IN
 
 
 def find_classifier(classifier: ClassifierOrName, inductive: bool | None) -> FeatureClassifier:

@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -155,8 +154,12 @@ def evaluate_weights(
         weights = open_weights(weights, data_dir=data_dir, device=device, precision=precision)
     evaluations = []
     for spec, store in _open_splits(weights, specs):
+        is_own_dataset = spec.dataset in (None, weights.dataset)
+        network = weights.network(
+            input_size=spec.input_size, side=spec.side if is_own_dataset else None
+        )
         evaluation = _measure(
-            weights.network(input_size=spec.input_size),
+            network,
             spec,
             store,
             str(spec.dataset or weights.dataset),
@@ -239,10 +242,6 @@ def _open_splits(
         by_class = ImagesByClass(store.labels, store.class_names)
         by_class.without_small_classes(spec.least_images).check(spec.shape)
         with_stores.append((spec, store))
-        if trained.trained_on is not None:
-            doubt = trained.trained_on.warning_about(store.dataset, store.class_names)
-            if doubt is not None:
-                warnings.warn(doubt, stacklevel=3)
     return with_stores
 
 

@@ -170,5 +170,7 @@ class TrainedNetwork:
     def _embed(self, store: Store, layers: Layers, n_views: int, power: float) -> Tensor:
         feed = ImageFeed(store.images, self.device)
         network = self.network(layers).features
-        features = embed_images(self.backbone, feed, network=network, n_views=n_views, progress=None)
+        features = embed_images(
+            self.backbone, feed, network=network, n_views=n_views, progress=None
+        )
         return power_transform(features, power)

@@ -1,6 +1,7 @@
 """Trained runs and weights files, opened to be measured."""
 
 import copy
+import warnings
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -125,14 +126,13 @@ class TrainedRun:
     def store(self, split: str, dataset: str | None = None, side: int | None = None) -> Store:
         """Return a split to measure, by default of the dataset that was trained on.
 
-        A split with classes that were trained on is refused.
+        A split with classes that were trained on is refused. If another dataset has equal names,
+        which may be other classes, there is a warning.
         """
         if side is None and dataset is None:
             side = self.config.side
         store = open_or_prepare(dataset or self.config.dataset, split, self.data_dir, side=side)
-        self.trained_on.check_unseen(
-            store.dataset, split, store.class_names, known_datasets=SOURCES
-        )
+        check_classes(self.trained_on, store, split)
         return store
 
     def best_weights(self, n_shot: int, classifier: str) -> Path:
@@ -206,55 +206,56 @@ class TrainedWeights:
         self.device = device
         self.precision: Precision = precision
         self.dataset = read_notes(path).get("dataset")
-        self._side: int | None = None
-        self._networks: dict[int | None, TrainedNetwork] = {}
+        self._networks: dict[tuple[int | None, int | None], TrainedNetwork] = {}
 
-    @cached_property
-    def trained_on(self) -> TrainingClasses | None:
-        """The classes that were trained on: those in the file, else those of the split, if any."""
+    def trained_on(self, side: int | None = None) -> TrainingClasses | None:
+        """Return the classes that were trained on, if they are known.
+
+        They are those in the file. If it has none, they are those of the training split, which is
+        opened with images of a side.
+        """
         recorded = classes_of_network(str(self.path))
         if recorded is not None:
             return recorded
-        training = self._training_split
+        training = open_training_split(self.dataset, self.data_dir, side)
         if training is None:
             return None
         return TrainingClasses(training.dataset, training.class_names)
 
     def store(self, split: str, dataset: str | None = None, side: int | None = None) -> Store:
-        """Return a split to measure, by default of the dataset that was trained on.
-
-        A split with classes that were trained on is refused.
-        """
+        """Return a split to measure, as `TrainedRun.store` does."""
         chosen = dataset or self.dataset
         if chosen is None:
             raise InputError(
                 f"{self.path} does not say what it was trained on; dataset must be given."
             )
-        if chosen == self.dataset:
-            self._side = side
         store = open_or_prepare(chosen, split, self.data_dir, side=side)
-        if self.trained_on is not None:
-            self.trained_on.check_unseen(
-                store.dataset, split, store.class_names, known_datasets=SOURCES
-            )
+        trained_on = self.trained_on(side if chosen == self.dataset else None)
+        if trained_on is not None:
+            check_classes(trained_on, store, split)
         return store
 
-    def network(self, *, input_size: int | None = None) -> TrainedNetwork:
-        """Return the network."""
-        if input_size not in self._networks:
-            self._networks[input_size] = TrainedNetwork(
+    def network(self, *, input_size: int | None = None, side: int | None = None) -> TrainedNetwork:
+        """Return the network; where it needs the training split, with images of a side."""
+        key = (input_size, side)
+        if key not in self._networks:
+            self._networks[key] = TrainedNetwork(
                 load_backbone(self.path),
                 Path(self.path).name,
                 device=self.device,
                 precision=self.precision,
-                open_training_split=lambda: self._training_split,
+                open_training_split=lambda: open_training_split(self.dataset, self.data_dir, side),
                 input_size=input_size,
             )
-        return self._networks[input_size]
+        return self._networks[key]
 
-    @cached_property
-    def _training_split(self) -> Store | None:
-        return open_training_split(self.dataset, self.data_dir, self._side)
+
+def check_classes(trained_on: TrainingClasses, store: Store, split: str) -> None:
+    """Refuse a split with classes that were trained on; warn about equal names that may be them."""
+    trained_on.check_unseen(store.dataset, split, store.class_names, known_datasets=SOURCES)
+    doubt = trained_on.warning_about(store.dataset, store.class_names)
+    if doubt is not None:
+        warnings.warn(doubt, stacklevel=3)
 
 
 def open_training_split(
