@@ -1,4 +1,7 @@
-"""Batch norm with what surrounds it, in few passes over memory: on a GPU, where the kernels agree with PyTorch."""
+"""Batch norm with what surrounds it, in few passes over memory.
+
+The kernels run on a GPU, where they agree with PyTorch.
+"""
 
 import functools
 import logging
@@ -12,14 +15,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
-TOLERANCE = 0.05  # relative; bfloat16 rounds to 0.004, several times in a row
-ON_A_GPU = (
-    16,
-    3,
-    64,
-    64,
-)  # several tiles for each program, and a number of places that divides well, as in training
-INTERPRETED = (4, 3, 17, 15)  # a number of places that no tile divides
+# The largest relative difference; bfloat16 rounds to 0.004, several times in a row.
+TOLERANCE = 0.05
+# The images of the check: on a GPU several tiles for each program, and a number of places that
+# divides well, as in training; interpreted a number of places that no tile divides.
+ON_A_GPU = (16, 3, 64, 64)
+INTERPRETED = (4, 3, 17, 15)
 
 Act = Callable[[nn.Conv2d, nn.BatchNorm2d, Tensor], Tensor]
 
@@ -32,22 +33,36 @@ def norm_act(
     *,
     slope: float = 0.0,
 ) -> Tensor:
-    """Return activation(norm(x) + shortcut). The activation is a ReLU that multiplies negative values by `slope`.
+    """Return activation(norm(x) + shortcut).
 
     In eager PyTorch each of these reads and writes all of memory again, and most of a step's time
     outside of convolutions is spent there. PyTorch computes evaluation with gradients and float64,
-    which the kernels do not support. The shortcut has the shape of x, (image, channel, height,
-    width), and may have a norm of its own.
+    which the kernels do not support.
+
+    Args:
+        norm: a batch norm.
+        x: (image, channel, height, width).
+        shortcut: of the shape of x.
+        shortcut_norm: the shortcut's own norm, if it has one.
+        slope: what negative values are multiplied by; 0 for a ReLU.
     """
     if not _has_kernels(norm, x, x.dtype):
         return plain_norm_act(norm, x, shortcut, shortcut_norm, slope=slope)
-    from nearshot.models.kernels.triton_norm import NormAct  # noqa: PLC0415 (Triton is not available everywhere)
+    # Triton is not available everywhere.
+    from nearshot.models.kernels.triton_norm import NormAct  # noqa: PLC0415
 
-    x, past = _channels_last(x), None if shortcut is None else _channels_last(shortcut)
-    weights = (None, None) if shortcut_norm is None else (shortcut_norm.weight, shortcut_norm.bias)
-    return _with_again(
-        NormAct.apply(slope, norm, x, norm.weight, norm.bias, past, shortcut_norm, *weights)
-    )  # type: ignore[no-untyped-call]
+    outputs: tuple[Tensor, Tensor] = NormAct.apply(  # type: ignore[no-untyped-call]
+        slope,
+        norm,
+        _channels_last(x),
+        norm.weight,
+        norm.bias,
+        None if shortcut is None else _channels_last(shortcut),
+        shortcut_norm,
+        None if shortcut_norm is None else shortcut_norm.weight,
+        None if shortcut_norm is None else shortcut_norm.bias,
+    )
+    return _with_again(outputs)
 
 
 def plain_norm_act(
@@ -61,29 +76,34 @@ def plain_norm_act(
     """Return what `norm_act` does, by PyTorch."""
     x = norm(x)
     if shortcut is not None:
-        x = x + (shortcut if shortcut_norm is None else shortcut_norm(shortcut))
-    return F.leaky_relu(x, slope, inplace=True) if slope else F.relu(x, inplace=True)
+        if shortcut_norm is not None:
+            shortcut = shortcut_norm(shortcut)
+        x = x + shortcut
+    if slope:
+        return F.leaky_relu(x, slope, inplace=True)
+    return F.relu(x, inplace=True)
 
 
 def conv_norm_act(convolution: nn.Module, norm: nn.Module, images: Tensor) -> Tensor:
-    """Return relu(norm(convolution(images))) for a 3×3 convolution of three channels, without a bias.
+    """Return relu(norm(convolution(images))) for a 3×3 convolution of three channels without bias.
 
     With three channels in and many out, computing the convolution is cheap beside writing and
     reading it. So the kernels compute it each time they need it. PyTorch computes images that need
     a gradient.
     """
     device = images.device.type
-    # the type that PyTorch's convolution would compute in
+    # The type that PyTorch's convolution would compute in.
     dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else images.dtype
-    is_interpreted = (
-        device == "cpu" and dtype == torch.bfloat16
-    )  # which Triton's interpreter does not support
-    if images.requires_grad or is_interpreted or not _has_kernels(norm, images, dtype):
+    # Triton's interpreter, on the CPU, does not support bfloat16.
+    is_unsupported = device == "cpu" and dtype == torch.bfloat16
+    if images.requires_grad or is_unsupported or not _has_kernels(norm, images, dtype):
         return norm_act(norm, convolution(images))
     from nearshot.models.kernels.triton_stem import ConvNormAct  # noqa: PLC0415
 
-    images = _channels_last(images.to(dtype))
-    return _with_again(ConvNormAct.apply(norm, images, convolution.weight, norm.weight, norm.bias))  # type: ignore[no-untyped-call]
+    outputs: tuple[Tensor, Tensor] = ConvNormAct.apply(  # type: ignore[no-untyped-call]
+        norm, _channels_last(images.to(dtype)), convolution.weight, norm.weight, norm.bias
+    )
+    return _with_again(outputs)
 
 
 def two_uses(x: Tensor) -> tuple[Tensor, Tensor]:
@@ -123,7 +143,9 @@ def _with_again(outputs: tuple[Tensor, Tensor]) -> Tensor:
 
 @functools.cache
 def kernels_run(device: torch.device) -> bool:
-    """Whether the kernels compile, run and agree with PyTorch on a device; if not, log the reason once.
+    """Whether the kernels compile, run and agree with PyTorch on a device.
+
+    If not, the reason is logged once.
 
     Triton's compiler has been wrong before. So both compute the output, the weights' gradients and
     the running statistics of a few small images, in which the output is used twice.
@@ -144,42 +166,48 @@ def kernels_run(device: torch.device) -> bool:
 
     if find_spec("triton") is None:
         return False
-    by_kernels, by_pytorch = (
-        functools.partial(block, norm_act),
-        functools.partial(block, plain_norm_act),
-    )
+    fused_block = functools.partial(block, norm_act)
+    plain_block = functools.partial(block, plain_norm_act)
+    logger = logging.getLogger("nearshot.models")
     try:
-        wrong = max(
-            relative_difference(by_kernels, by_pytorch, device),
-            relative_difference(stem, plain_stem, device),
-        )
-        why = (
-            ""
-            if wrong < TOLERANCE
-            else f"its kernels differ from PyTorch by {wrong:.0%}, a bug of Triton"
-        )
+        block_difference = relative_difference(fused_block, plain_block, device)
+        stem_difference = relative_difference(stem, plain_stem, device)
     except Exception as error:  # such as a missing compiler, or a cache folder that is read-only
         lines = str(error).strip().splitlines() or [type(error).__name__]
-        why = f"Triton does not work on this machine ({lines[-1]})"
-    if why:
-        logging.getLogger("nearshot").warning("The network is not fused: %s.", why)
-    return not why
+        logger.warning(
+            "The network is not fused: Triton does not work on this machine (%s).", lines[-1]
+        )
+        return False
+    difference = max(block_difference, stem_difference)
+    if difference >= TOLERANCE:
+        logger.warning(
+            "The network is not fused: Triton's kernels differ from PyTorch by %.0f %%.",
+            100 * difference,
+        )
+        return False
+    return True
 
 
 def relative_difference(fast: Act, plain: Act, device: torch.device) -> float:
-    """Return the largest relative difference between two ways to compute a block; infinity for what is no number."""
+    """Return the largest relative difference between two ways to compute a block.
+
+    It is infinite where a result is not a number.
+    """
     with torch.inference_mode(False), torch.enable_grad():  # also inside a validation
         expected = _answers(plain, device, torch.float32)
         got = _answers(fast, device, torch.bfloat16 if device.type == "cuda" else torch.float32)
-    norm = torch.linalg.vector_norm
-    found = torch.stack(
-        [norm(one.float() - other) / norm(other) for one, other in zip(got, expected, strict=True)]
-    )
-    return float(found.nan_to_num(torch.inf).max())
+    length = torch.linalg.vector_norm
+    differences = []
+    for fast_answer, answer in zip(got, expected, strict=True):
+        differences.append(length(fast_answer.float() - answer) / length(answer))
+    return float(torch.stack(differences).nan_to_num(torch.inf).max())
 
 
 def _answers(act: Act, device: torch.device, dtype: torch.dtype) -> list[Tensor]:
-    """Return the output, the weights' gradients and the running statistics. No random number is drawn."""
+    """Return the output, the weights' gradients and the running statistics.
+
+    No random number is drawn.
+    """
     convolution = nn.utils.skip_init(
         nn.Conv2d, 3, 64, 3, padding=1, bias=False, device=device, dtype=torch.float32
     )
@@ -187,18 +215,14 @@ def _answers(act: Act, device: torch.device, dtype: torch.dtype) -> list[Tensor]
     with torch.no_grad():
         convolution.weight.copy_(_numbers(convolution.weight.shape, device))
         norm.bias.copy_(_numbers(norm.bias.shape, device))
+    images = _numbers(ON_A_GPU if device.type == "cuda" else INTERPRETED, device)
     with torch.autocast(device.type, dtype, enabled=dtype != torch.float32):
-        output = act(
-            convolution, norm, _numbers(ON_A_GPU if device.type == "cuda" else INTERPRETED, device)
-        )
+        output = act(convolution, norm, images)
     values = output.float()
-    (
-        values * (values + _numbers(output.shape, device))
-    ).sum().backward()  # gradients that do not average out
-    gradients = [
-        cast(Tensor, parameter.grad)
-        for parameter in (*convolution.parameters(), *norm.parameters())
-    ]
+    # Gradients that do not average out.
+    (values * (values + _numbers(output.shape, device))).sum().backward()
+    parameters = [*convolution.parameters(), *norm.parameters()]
+    gradients = [cast(Tensor, parameter.grad) for parameter in parameters]
     return [
         output.detach(),
         *gradients,
@@ -208,6 +232,9 @@ def _answers(act: Act, device: torch.device, dtype: torch.dtype) -> list[Tensor]
 
 
 def _numbers(shape: torch.Size | tuple[int, ...], device: torch.device) -> Tensor:
-    """Return −1, 0 and 1 in a pseudo-random order. A convolution of these has no rounding, in any precision."""
+    """Return −1, 0 and 1 in a pseudo-random order.
+
+    A convolution of these has no rounding, in any precision.
+    """
     count = torch.arange(torch.Size(shape).numel(), device=device)
     return (count * 7919 % 8191 * count % 8191 % 3 - 1).view(shape).float()

@@ -1,11 +1,13 @@
-"""Triton kernels for batch norm, shortcut and activation, over a matrix (place, channel): images with channels last.
+"""Triton kernels for batch norm, shortcut and activation.
+
+They work on a matrix (place, channel): images with channels last.
 
 The forward and the backward pass each read memory twice: for the sums, then for the values. Sums
 are added up in a fixed order, so the same input gives the same bits. The second time the places are
 read in reverse order: those that were read last are still in the cache.
 """
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import triton
@@ -16,20 +18,33 @@ from torch.autograd.function import once_differentiable
 from nearshot.models.kernels import triton_shared as shared
 from nearshot.models.kernels.triton_shared import Line
 
-VALUES = 4096  # values that a program keeps in its registers
-# Programs that share the sums, and their warps; tuned on an H200, which has 132 processors.
-SUMMING = {"programs": 528, "num_warps": 8}
-SUMMING_GRADIENTS = {"programs": 1056, "num_warps": 4}
-SUMMING_MORE = {"programs": 1056, "num_warps": 8}  # with a shortcut or two gradients
+# The values that a program keeps in its registers.
+VALUES = 4096
+# The warps of a program that takes one tile.
+TILE_WARPS = 4
 NO_LINE = (None, None, None, None)
 Gradients = tuple[Tensor | None, Tensor | None, Tensor | None]
 
 
-class NormAct(torch.autograd.Function):
-    """activation(norm(x) + shortcut), once differentiable in training; the shortcut may have a norm of its own.
+class Sharing(NamedTuple):
+    """How many programs share the sums, and their warps."""
 
-    The output comes twice, for two uses (`two_uses`): the two gradients are added up while they are
-    read.
+    programs: int
+    num_warps: int
+
+
+# Tuned on an H200, which has 132 processors.
+SUMMING = Sharing(programs=528, num_warps=8)
+SUMMING_GRADIENTS = Sharing(programs=1056, num_warps=4)
+# With a shortcut or two gradients.
+SUMMING_MORE = Sharing(programs=1056, num_warps=8)
+
+
+class NormAct(torch.autograd.Function):
+    """activation(norm(x) + shortcut), once differentiable in training.
+
+    The shortcut may have a norm of its own. The output comes twice, for two uses (`two_uses`): the
+    two gradients are added up while they are read.
     """
 
     @staticmethod
@@ -45,16 +60,20 @@ class NormAct(torch.autograd.Function):
         past_weight: Tensor | None,
         past_bias: Tensor | None,
     ) -> tuple[Tensor, Tensor]:
-        """Return the output, twice, and keep what the backward pass needs. The weights and biases are the norms'."""
+        """Return the output, twice, and keep what the backward pass needs.
+
+        The weights and biases are those of the norms.
+        """
         n_rows, width = _shape(x)
         with torch.cuda.device_of(x):  # Triton starts kernels on the current one
             line = _line_of(norm, x)
             past = None if past_norm is None or shortcut is None else _line_of(past_norm, shortcut)
             output = torch.empty_like(x)
-            grid, sizes = shared.tiling(n_rows, width, rows=_rows(width))
-            _normalise[grid](
+            launch = shared.tiling(n_rows, width, rows=_rows(width))
+            _normalise[launch.grid](
                 x, *line, shortcut, *(past or NO_LINE), output, n_rows, width,
-                slope=slope, has_shortcut=shortcut is not None, has_past=past is not None, **sizes,
+                slope=slope, has_shortcut=shortcut is not None, has_past=past is not None,
+                rows=launch.rows, channels=launch.channels, num_warps=TILE_WARPS,
             )  # fmt: skip
         ctx.slope = slope
         kept = (None, *NO_LINE) if past is None else (shortcut, *past)
@@ -81,9 +100,12 @@ def _line_of(norm: nn.BatchNorm2d, x: Tensor) -> Line:
     if not norm.training:
         return shared.running_line(norm)
     n_rows, width = _shape(x)
-    grid, sizes = shared.sharing(n_rows, width, rows=_rows(width), **SUMMING)
-    sums = x.new_empty(3, grid[1], width, dtype=torch.float32)
-    _summarise[grid](x, sums, n_rows, width, **sizes)
+    launch = shared.sharing(n_rows, width, rows=_rows(width), programs=SUMMING.programs)
+    sums = x.new_empty(3, launch.grid[1], width, dtype=torch.float32)
+    _summarise[launch.grid](
+        x, sums, n_rows, width,
+        rows=launch.rows, channels=launch.channels, num_warps=SUMMING.num_warps,
+    )  # fmt: skip
     return shared.batch_line(norm, sums, n_rows)
 
 
@@ -104,26 +126,29 @@ def _backward(
     """
     n_rows, width = _shape(x)
     keep = again is not None or output is not None
-    behind = (
-        torch.empty_like(x) if keep else gradient
-    )  # before the activation, for norm and shortcut
-    how = SUMMING_MORE if keep else SUMMING_GRADIENTS
-    grid, sizes = shared.sharing(n_rows, width, rows=_rows(width), **how)
-    sums = x.new_empty(2 if past is None else 3, grid[1], width, dtype=torch.float32)
-    _add_up_gradients[grid](
-        gradient, again, x, *line, shortcut, *(past or NO_LINE), output, behind, sums, n_rows, width,
-        slope=slope, twofold=again is not None, has_shortcut=output is not None, has_past=past is not None, keep=keep,
-        **sizes,
+    # The gradient before the activation, for norm and shortcut.
+    behind = torch.empty_like(x) if keep else gradient
+    setting = SUMMING_MORE if keep else SUMMING_GRADIENTS
+    launch = shared.sharing(n_rows, width, rows=_rows(width), programs=setting.programs)
+    sums = x.new_empty(2 if past is None else 3, launch.grid[1], width, dtype=torch.float32)
+    _add_up_gradients[launch.grid](
+        gradient, again, x, *line, shortcut, *(past or NO_LINE), output, behind, sums,
+        n_rows, width, slope=slope, twofold=again is not None, has_shortcut=output is not None,
+        has_past=past is not None, keep=keep,
+        rows=launch.rows, channels=launch.channels, num_warps=setting.num_warps,
     )  # fmt: skip
     totals = x.new_empty(sums.shape[0], width, dtype=torch.float32)
     _total[(width // 16, sums.shape[0])](sums, totals, width, sums.shape[1], num_warps=8)
-    of_x, of_shortcut = torch.empty_like(x), None if past is None else torch.empty_like(x)
-    grid, sizes = shared.tiling(n_rows, width, rows=_rows(width))
-    _spread_gradients[grid](
+    of_x = torch.empty_like(x)
+    of_shortcut = None if past is None else torch.empty_like(x)
+    launch = shared.tiling(n_rows, width, rows=_rows(width))
+    _spread_gradients[launch.grid](
         behind, x, *line, shortcut, *(past or NO_LINE), totals, of_x, of_shortcut, n_rows, width,
-        slope=1.0 if keep else slope, has_past=past is not None, **sizes,
+        slope=1.0 if keep else slope, has_past=past is not None,
+        rows=launch.rows, channels=launch.channels, num_warps=TILE_WARPS,
     )  # fmt: skip
-    of_bias, of_weight = totals[0], totals[1]
+    of_bias = totals[0]
+    of_weight = totals[1]
     if past is not None:
         return (of_x, of_weight, of_bias), (of_shortcut, totals[2], of_bias)
     return (of_x, of_weight, of_bias), (None if output is None else behind, None, None)
@@ -147,7 +172,7 @@ def _rows_from(start, n_rows, width, channel, rows: tl.constexpr):
 
 @triton.jit
 def _own_tile(n_rows, width, rows: tl.constexpr, channels: tl.constexpr):
-    """Return the channels, the places and the existing rows of a program's tile, counted from the end."""
+    """Return the channels, the places and the existing rows of a program's tile, from the end."""
     tile = tl.num_programs(0) - 1 - tl.program_id(0)
     channel = tile % (width // channels) * channels + tl.arange(0, channels)
     places, inside = _rows_from(tile // (width // channels) * rows, n_rows, width, channel, rows)
@@ -182,11 +207,12 @@ def _summarise(x, sums, n_rows, width, rows: tl.constexpr, channels: tl.constexp
 
 @triton.jit
 def _normalise(
-    x, mean, scale, weight, bias, shortcut, past_mean, past_scale, past_weight, past_bias, output, n_rows, width,
+    x, mean, scale, weight, bias, shortcut, past_mean, past_scale, past_weight, past_bias, output,
+    n_rows, width,
     slope: tl.constexpr, has_shortcut: tl.constexpr, has_past: tl.constexpr,
     rows: tl.constexpr, channels: tl.constexpr,
 ):  # fmt: skip
-    """activation((x − mean) · scale · weight + bias + shortcut), the shortcut with a norm of its own or without."""
+    """activation((x − mean) · scale · weight + bias + shortcut); the shortcut may have a norm."""
     channel, places, inside = _own_tile(n_rows, width, rows, channels)
     centre, factor, offset, _ = shared.load_line(mean, scale, weight, bias, channel)
     values = (tl.load(x + places, mask=inside).to(tl.float32) - centre) * factor + offset
@@ -204,12 +230,14 @@ def _normalise(
 
 @triton.jit
 def _add_up_gradients(
-    gradient, again, x, mean, scale, weight, bias, shortcut, past_mean, past_scale, past_weight, past_bias,
+    gradient, again, x, mean, scale, weight, bias,
+    shortcut, past_mean, past_scale, past_weight, past_bias,
     output, behind, sums, n_rows, width,
-    slope: tl.constexpr, twofold: tl.constexpr, has_shortcut: tl.constexpr, has_past: tl.constexpr, keep: tl.constexpr,
+    slope: tl.constexpr, twofold: tl.constexpr, has_shortcut: tl.constexpr,
+    has_past: tl.constexpr, keep: tl.constexpr,
     rows: tl.constexpr, channels: tl.constexpr,
 ):  # fmt: skip
-    """Sum a program's share of the gradient behind the activation, and of its product with each normalised input."""
+    """Sum a program's share of the gradient behind the activation, alone and times each input."""
     channel = tl.program_id(0) * channels + tl.arange(0, channels)
     centre, factor, offset, length = shared.load_line(mean, scale, weight, bias, channel)
     first = tl.zeros((rows, channels), tl.float32)
@@ -261,11 +289,12 @@ def _total(sums, totals, width, n_programs):
 
 @triton.jit
 def _spread_gradients(
-    gradient, x, mean, scale, weight, bias, shortcut, past_mean, past_scale, past_weight, past_bias,
+    gradient, x, mean, scale, weight, bias,
+    shortcut, past_mean, past_scale, past_weight, past_bias,
     totals, of_x, of_shortcut, n_rows, width,
     slope: tl.constexpr, has_past: tl.constexpr, rows: tl.constexpr, channels: tl.constexpr,
 ):  # fmt: skip
-    """The gradient of x: what is behind the activation, without its mean and its part along normalised x."""
+    """The gradient of x: what is behind the activation, without its mean and its part along x."""
     channel, places, inside = _own_tile(n_rows, width, rows, channels)
     count = n_rows.to(tl.float32)
     centre, factor, offset, length = shared.load_line(mean, scale, weight, bias, channel)

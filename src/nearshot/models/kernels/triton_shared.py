@@ -1,4 +1,4 @@
-"""Parts of the kernels of batch norm and of the first convolution: the norm as a line, two outputs and gradients."""
+"""Parts of all kernels: launches, batch norm as a line, two outputs and their gradients."""
 
 from typing import NamedTuple, cast
 
@@ -8,6 +8,22 @@ import triton.language as tl
 from torch import Tensor, nn
 
 AT_ONCE = tl.constexpr(256)  # sums that are added up at a time
+
+
+class Setting(NamedTuple):
+    """How a kernel is launched: rows of a tile, warps, and programs that share all rows."""
+
+    rows: int
+    num_warps: int
+    programs: int
+
+
+class Launch(NamedTuple):
+    """The grid of a launch, and the rows and channels of a tile."""
+
+    grid: tuple[int, ...]
+    rows: int
+    channels: int
 
 
 class Line(NamedTuple):
@@ -25,11 +41,15 @@ def second_output(output: Tensor) -> Tensor:
 
 
 def incoming_gradients(gradients: tuple[Tensor | None, ...]) -> tuple[Tensor, Tensor | None]:
-    """Return the gradients of both outputs, channels last; a missing one (of an unused output) comes second."""
-    first, *rest = (
-        one.contiguous(memory_format=torch.channels_last) for one in gradients if one is not None
-    )
-    return first, rest[0] if rest else None
+    """Return the gradients of both outputs, channels last.
+
+    If an output is not used, its gradient is missing, and None comes second.
+    """
+    given = [gradient for gradient in gradients if gradient is not None]
+    first = given[0].contiguous(memory_format=torch.channels_last)
+    if len(given) == 1:
+        return first, None
+    return first, given[1].contiguous(memory_format=torch.channels_last)
 
 
 def channels_of(width: int) -> int:
@@ -37,45 +57,39 @@ def channels_of(width: int) -> int:
     return next(size for size in (64, 32, 16) if width % size == 0)
 
 
-def sharing(
-    n_rows: int, width: int, *, rows: int, programs: int, **options: int
-) -> tuple[tuple[int, ...], dict[str, int]]:
-    """Return the grid by channels and by rows, where about `programs` share all rows; and their sizes and options."""
+def sharing(n_rows: int, width: int, *, rows: int, programs: int) -> Launch:
+    """Return the launch, by channels and by rows, in which about `programs` share all rows."""
     channels = channels_of(width)
     n_columns = width // channels
-    grid = n_columns, min(triton.cdiv(n_rows, rows), triton.cdiv(programs, n_columns))
-    return grid, {"rows": rows, "channels": channels, **options}
+    n_shares = min(triton.cdiv(n_rows, rows), triton.cdiv(programs, n_columns))
+    return Launch((n_columns, n_shares), rows, channels)
 
 
-def tiling(
-    n_rows: int, width: int, *, rows: int, **options: int
-) -> tuple[tuple[int, ...], dict[str, int]]:
-    """Return the grid in which each program takes its rows and channels once; and their sizes and options."""
+def tiling(n_rows: int, width: int, *, rows: int) -> Launch:
+    """Return the launch in which each program takes its rows and channels once."""
     channels = channels_of(width)
-    return (width // channels * triton.cdiv(n_rows, rows),), {
-        "rows": rows,
-        "channels": channels,
-        **options,
-    }
+    n_tiles = width // channels * triton.cdiv(n_rows, rows)
+    return Launch((n_tiles,), rows, channels)
 
 
 def running_line(norm: nn.BatchNorm2d) -> Line:
     """Return a norm with its running statistics."""
-    mean, variance = cast(Tensor, norm.running_mean), cast(Tensor, norm.running_var)
+    mean = cast(Tensor, norm.running_mean)
+    variance = cast(Tensor, norm.running_var)
     return Line(mean, torch.rsqrt(variance + norm.eps), norm.weight, norm.bias)
 
 
 def batch_line(norm: nn.BatchNorm2d, sums: Tensor, n_rows: int) -> Line:
-    """Return the norm of a batch from the programs' counts, means and squared deviations, (3, program, channel).
+    """Return the norm of a batch, and update the running statistics.
 
-    The running statistics are updated.
+    `sums` are the programs' counts, means and squared deviations, (3, program, channel).
     """
     norm.num_batches_tracked.add_(1)  # type: ignore[union-attr]
     _, n_programs, width = sums.shape
     mean, scale = sums.new_empty(2, width)
     _moments[(width // 16,)](
-        sums, mean, scale, norm.running_mean, norm.running_var, norm.momentum, norm.eps, n_rows, width, n_programs,
-        num_warps=8,
+        sums, mean, scale, norm.running_mean, norm.running_var, norm.momentum, norm.eps,
+        n_rows, width, n_programs, num_warps=8,
     )  # fmt: skip
     return Line(mean, scale, norm.weight, norm.bias)
 
@@ -97,7 +111,7 @@ def load_arriving(gradient, again, places, inside, twofold: tl.constexpr):
 
 @triton.jit
 def store_share(sums, channel, width, number, origin, first, second):
-    """Store the number, the mean and the squared deviations from it of a program's share, for `batch_line`.
+    """Store the number, the mean and the squared deviations of a program's share.
 
     `first` and `second` are the sums of the values and of their squares, seen from `origin`.
     """
@@ -121,7 +135,7 @@ def load_line(mean, scale, weight, bias, channel):
 def _moments(
     sums, mean, scale, running_mean, running_variance, momentum, epsilon, n_rows, width, n_programs
 ):
-    """Put the programs' shares together (Chan et al.), and move the running moments towards the batch's."""
+    """Put the programs' shares together (Chan et al.), and move the running moments."""
     channel = tl.program_id(0) * 16 + tl.arange(0, 16)
     program = tl.arange(0, AT_ONCE)
     size = n_programs * width

@@ -1,4 +1,6 @@
-"""Triton kernels for a 3×3 convolution of images with batch norm and ReLU; the convolution is never written to memory.
+"""Triton kernels for a 3×3 convolution of images with batch norm and ReLU.
+
+The convolution is never written to memory.
 
 A place's patch, the 3×3 pixels around it, is a row of 27 numbers, and the convolution is its
 product x = p·w with the weights, (27, channel). Patches are gathered from the images wherever x is
@@ -24,42 +26,48 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from nearshot.models.kernels import triton_shared as shared
-from nearshot.models.kernels.triton_shared import Line
+from nearshot.models.kernels.triton_shared import Line, Setting
 
 # Places of a tile, warps, and programs that share the places: as many as fit an H200's 132
 # processors at once. None of the others that were tried there saves 0.1 ms of a step of 30 ms.
-SUMMING = {"rows": 32, "programs": 792, "num_warps": 4}
-NORMALISING = {"rows": 64, "num_warps": 4}
-BACKWARD = {
-    "rows": 32,
-    "programs": 660,
-    "num_warps": 4,
-    "num_stages": 2,
-}  # three would fill a small card
-ONE = tl.constexpr(27)  # where a patch has its one; behind it are zeros up to 32
+SUMMING = Setting(rows=32, programs=792, num_warps=4)
+BACKWARD = Setting(rows=32, programs=660, num_warps=4)
+BACKWARD_STAGES = 2  # three would fill a small card
+NORMALISING_ROWS = 64
+NORMALISING_WARPS = 4
+# Where a patch has its one; behind it are zeros up to 32.
+ONE = tl.constexpr(27)
 
 
 class ConvNormAct(torch.autograd.Function):
-    """relu(norm(conv(images))), once differentiable in training; the output comes twice, see `NormAct`."""
+    """relu(norm(conv(images))), once differentiable in training.
+
+    The output comes twice, as that of `NormAct` does.
+    """
 
     @staticmethod
     def forward(
         ctx: Any, norm: nn.BatchNorm2d, images: Tensor, kernel: Tensor, weight: Tensor, bias: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Return the output, twice; only the moments are kept for the backward pass. Weight and bias are the norm's."""
+        """Return the output, twice; only the moments are kept for the backward pass.
+
+        Weight and bias are those of the norm.
+        """
         n_images, _, *sides = images.shape
         with torch.cuda.device_of(images):
             # (channel, 3, row, column) as (32, channel): by row, then column, then colour, then
             # zeros
             matrix = kernel.permute(2, 3, 1, 0).reshape(ONE.value, -1)
             matrix = F.pad(matrix, (0, 0, 0, 32 - ONE.value)).to(images.dtype).contiguous()
-            n_places, width = images.numel() // 3, matrix.shape[1]
+            n_places = images.numel() // 3
+            width = matrix.shape[1]
             line, squares = _line_of(norm, images, matrix)
             output = images.new_empty(n_images, *sides, width).permute(0, 3, 1, 2)  # channels last
-            grid, sizes = shared.tiling(n_places, width, **NORMALISING)
-            _normalise_convolution[grid](
-                images, matrix, *line, output, n_places, *sides, width, **sizes
-            )
+            launch = shared.tiling(n_places, width, rows=NORMALISING_ROWS)
+            _normalise_convolution[launch.grid](
+                images, matrix, *line, output, n_places, *sides, width,
+                rows=launch.rows, channels=launch.channels, num_warps=NORMALISING_WARPS,
+            )  # fmt: skip
         ctx.save_for_backward(images, matrix, squares, *line)
         ctx.set_materialize_grads(False)
         return output, shared.second_output(output)
@@ -70,21 +78,30 @@ class ConvNormAct(torch.autograd.Function):
         """Return the gradients of the arguments of `forward`; the images have none."""
         images, matrix, squares, *line = ctx.saved_tensors
         with torch.cuda.device_of(images):
-            given = shared.incoming_gradients(gradients)
-            return None, None, *_backward(*given, images, matrix, squares, Line(*line))
+            gradient, again = shared.incoming_gradients(gradients)
+            of_kernel, of_weight, of_bias = _backward(
+                gradient, again, images, matrix, squares, Line(*line)
+            )
+            return None, None, of_kernel, of_weight, of_bias
 
 
 def _line_of(norm: nn.BatchNorm2d, images: Tensor, matrix: Tensor) -> tuple[Line, Tensor | None]:
-    """Return the norm with the batch's own statistics, and PᵀP by program; in evaluation, with the running ones."""
+    """Return the norm with the batch's own statistics, and PᵀP by program.
+
+    In evaluation, return the norm with the running statistics.
+    """
     if not norm.training:
         return shared.running_line(norm), None
-    n_places, width = images.numel() // 3, matrix.shape[1]
-    grid, sizes = shared.sharing(n_places, width, **SUMMING)
-    sums = images.new_empty(3, grid[1], width, dtype=torch.float32)
-    squares = images.new_empty(grid[1], 32, 32, dtype=torch.float32)
-    _summarise_convolution[grid](
-        images, matrix, sums, squares, n_places, *images.shape[2:], width, **sizes
-    )
+    n_places = images.numel() // 3
+    width = matrix.shape[1]
+    launch = shared.sharing(n_places, width, rows=SUMMING.rows, programs=SUMMING.programs)
+    n_shares = launch.grid[1]
+    sums = images.new_empty(3, n_shares, width, dtype=torch.float32)
+    squares = images.new_empty(n_shares, 32, 32, dtype=torch.float32)
+    _summarise_convolution[launch.grid](
+        images, matrix, sums, squares, n_places, *images.shape[2:], width,
+        rows=launch.rows, channels=launch.channels, num_warps=SUMMING.num_warps,
+    )  # fmt: skip
     return shared.batch_line(norm, sums, n_places), squares
 
 
@@ -97,31 +114,27 @@ def _backward(
     line: Line,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return the gradients of kernel, weight and bias."""
-    n_places, width = images.numel() // 3, matrix.shape[1]
-    grid, sizes = shared.sharing(n_places, width, **BACKWARD)
-    products = images.new_empty(grid[1], width, 32, dtype=torch.float32)
-    _add_up_products[grid](
+    n_places = images.numel() // 3
+    width = matrix.shape[1]
+    launch = shared.sharing(n_places, width, rows=BACKWARD.rows, programs=BACKWARD.programs)
+    products = images.new_empty(launch.grid[1], width, 32, dtype=torch.float32)
+    _add_up_products[launch.grid](
         gradient, again, images, matrix, *line, products, n_places, *images.shape[2:], width,
-        twofold=again is not None, **sizes,
+        twofold=again is not None, rows=launch.rows, channels=launch.channels,
+        num_warps=BACKWARD.num_warps, num_stages=BACKWARD_STAGES,
     )  # fmt: skip
     mean, scale, weight, _ = line
     with torch.autocast(images.device.type, enabled=False):
-        along, gram = (
-            products.sum(0, dtype=torch.float64).mT,
-            squares.sum(0, dtype=torch.float64),
-        )  # PᵀG and PᵀP
-        weights, patches = (
-            matrix.double(),
-            gram[:, ONE.value, None],
-        )  # (32, channel) and Pᵀ1, (32, 1)
+        along = products.sum(0, dtype=torch.float64).mT  # PᵀG, (32, channel)
+        gram = squares.sum(0, dtype=torch.float64)  # PᵀP, (32, 32)
+        patches = gram[:, ONE.value, None]  # Pᵀ1, (32, 1)
+        weights = matrix.double()  # (32, channel)
         of_bias = along[ONE.value]  # ΣG
         of_weight = ((along * weights).sum(0) - mean * of_bias) * scale  # Σ(G·x̂)
         with_x = (gram @ weights - patches * mean) * scale  # Pᵀx̂
-        of_matrix = (
-            scale
-            * weight
-            * (along - patches * (of_bias / n_places) - with_x * (of_weight / n_places))
-        )
+        mean_part = patches * (of_bias / n_places)
+        x_part = with_x * (of_weight / n_places)
+        of_matrix = scale * weight * (along - mean_part - x_part)
     of_kernel = of_matrix[: ONE.value].view(3, 3, 3, width).permute(3, 2, 0, 1)
     return of_kernel.float(), of_weight.float(), of_bias.float()
 
@@ -141,7 +154,7 @@ def _parts(entry):
 
 @triton.jit
 def _patches(images, start, n_places, height, width, rows: tl.constexpr):
-    """Return the patches of the places from `start` on, (place, 32); where there is no pixel there are zeros."""
+    """Return the patches of the places from `start` on, (place, 32), with zeros outside images."""
     entry = tl.arange(0, 32)
     down, across, colour = _parts(entry)
     local = tl.arange(0, rows)
@@ -165,9 +178,10 @@ def _weights(matrix, channel, n_channels):
 
 @triton.jit
 def _summarise_convolution(
-    images, matrix, sums, squares, n_places, height, width, n_channels, rows: tl.constexpr, channels: tl.constexpr
+    images, matrix, sums, squares, n_places, height, width, n_channels,
+    rows: tl.constexpr, channels: tl.constexpr,
 ):  # fmt: skip
-    """Find the number, the mean and the squared deviations of a program's share of x, as `_summarise` does; and PᵀP."""
+    """Find PᵀP, the number, the mean and the squared deviations of a program's share of x."""
     channel = tl.program_id(0) * channels + tl.arange(0, channels)
     weights = _weights(matrix, channel, n_channels)
     local = tl.arange(0, rows)
@@ -214,7 +228,8 @@ def _normalise_convolution(
 
 @triton.jit
 def _add_up_products(
-    gradient, again, images, matrix, mean, scale, weight, bias, products, n_places, height, width, n_channels,
+    gradient, again, images, matrix, mean, scale, weight, bias, products,
+    n_places, height, width, n_channels,
     twofold: tl.constexpr, rows: tl.constexpr, channels: tl.constexpr,
 ):  # fmt: skip
     """Add up a program's share of GᵀP."""
