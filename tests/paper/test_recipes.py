@@ -26,9 +26,9 @@ from nearshot.paper.results import RunResult
 from nearshot.paper.sizes import PAPER, QUICK, Size, at_input_size
 from nearshot.paper.tables import Cell
 from nearshot.training import PRESETS, TrainConfig
-from nearshot.training.plan import make_batches
 from nearshot.training.config import differences
 from nearshot.training.methods import NCA
+from nearshot.training.plan import make_batches
 
 
 class TinySize(Size):

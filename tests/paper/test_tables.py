@@ -262,7 +262,6 @@ def test_differences_whose_runs_are_missing_are_skipped(tmp_path: Path) -> None:
     results.path(PRESETS["cifar-fs-nca"]).unlink()
     alone = outputs_of(RECIPES["comparison"], results, "cifar-fs")
     assert [table.name for table in alone.tables] == ["comparison-cifar-fs"]
-    assert len(alone.runs) == 1
 
 
 @pytest.mark.parametrize(

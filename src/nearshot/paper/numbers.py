@@ -4,7 +4,7 @@ No other module has such numbers.
 """
 
 import re
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
 
 from nearshot.episode_shape import EpisodeShape
@@ -33,28 +33,34 @@ def figure_config(
     )
 
 
-class Number(str):
-    """An accuracy of the paper in per cent with half its 95 % interval, as printed.
+@dataclass(frozen=True)
+class Number:
+    """An accuracy of the paper in per cent, perhaps with half its 95 % interval, as printed.
 
-    >>> Number("72.0 ± 0.7").mean, Number("72.0 ± 0.7").digits, Number("51.05").interval95
-    (72.0, 1, None)
+    >>> number = Number("72.0 ± 0.7")
+    >>> number.mean, number.digits, number.interval95
+    (72.0, 1, 0.7)
     """
+
+    printed: str
+
+    def __str__(self) -> str:
+        return self.printed
 
     @property
     def mean(self) -> float:
         """The accuracy without its interval."""
-        return float(self.partition(" ± ")[0])
+        return float(self.printed.split(" ± ")[0])
 
     @property
     def interval95(self) -> float | None:
         """Half the 95 % interval, where one is printed."""
-        interval = self.partition(" ± ")[2]
-        return float(interval) if interval else None
+        return float(self.printed.split(" ± ")[1]) if "±" in self.printed else None
 
     @property
     def digits(self) -> int:
         """How many digits after the point it has."""
-        return len(self.partition(" ± ")[0].partition(".")[2])
+        return len(self.printed.split(" ± ")[0].partition(".")[2])
 
 
 Shots = tuple[Number, Number]  # 1-shot, 5-shot
@@ -174,15 +180,17 @@ def _by_dataset(text: str) -> dict[str, dict[str, Any]]:
 
     There are two spaces or more between columns.
 
-    >>> _by_dataset("PN  –  78.3±0.14")["PN"]["mini-imagenet"]
+    >>> one_shot, five_shots = _by_dataset("PN  –  78.3±0.14")["PN"]["mini-imagenet"]
+    >>> one_shot, str(five_shots)
     (None, '78.3 ± 0.14')
     """
     table = {}
     for line in text.strip().splitlines():
-        name, *cells = re.split(" {2,}", line.strip())
+        label, *cells = re.split(" {2,}", line.strip())
         numbers = [None if cell == "–" else Number(cell.replace("±", " ± ")) for cell in cells]
-        shots = zip(DATASETS, zip(numbers[::2], numbers[1::2], strict=True), strict=False)
-        table[name] = {dataset: both for dataset, both in shots if both[1] is not None}
+        both_shots = zip(numbers[::2], numbers[1::2], strict=True)
+        by_dataset = dict(zip(DATASETS, both_shots, strict=False))
+        table[label] = {dataset: both for dataset, both in by_dataset.items() if both[1]}
     return table
 
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from nearshot.paper.numbers import Number
-from nearshot.paper.results import Measurement, Results, RunResult, Side
+from nearshot.paper.results import Measurement, Results, Side
 from nearshot.paper.sizes import Size
 from nearshot.paper.tables import Figure, Table
 from nearshot.training import TrainConfig
@@ -89,34 +89,27 @@ class Recipe:
 
 @dataclass(frozen=True, eq=False)
 class RecipeOutputs:
-    """What a recipe makes of the results on a dataset.
+    """What a recipe makes of the results on a dataset: nothing if nothing was run for it."""
 
-    Attributes:
-        runs: the available runs.
-        tables: without the rows that nothing was run for; none if nothing was run.
-    """
-
-    recipe: Recipe
-    dataset: str
-    runs: tuple[RunResult, ...]
-    tables: tuple[Table, ...]
-    figures: tuple[Figure, ...]
+    tables: tuple[Table, ...] = ()
+    figures: tuple[Figure, ...] = ()
 
 
 def outputs_of(recipe: Recipe, results: Results, dataset: str) -> RecipeOutputs:
-    """Return the tables and figures of a recipe on a dataset."""
+    """Return the figures of a recipe on a dataset, and its tables, without rows that were not run."""
     configs = [row.config for row in recipe.rows(dataset)]
     seen = results.with_seeds_that_ran(configs)
-    runs = {run.id: run for config in configs for run in seen.runs(config)}
-    tables: list[Table] = []
-    if runs:
-        made = recipe.tables(seen, dataset)
-        tables = [table.without_empty_rows() for table in made if table.has_ours]
-    elif not configs:
-        made = recipe.tables(seen, dataset)
-        tables = [table.without_empty_rows() for table in made if table.rows]
-    figures = tuple(recipe.figures(seen, dataset)) if tables else ()
-    return RecipeOutputs(recipe, dataset, tuple(runs.values()), tuple(tables), figures)
+    was_run = any(seen.runs(config) for config in configs)
+    if configs and not was_run:
+        return RecipeOutputs()
+    tables = recipe.tables(seen, dataset)
+    if configs:
+        kept = [table.without_empty_rows() for table in tables if table.has_ours]
+    else:
+        kept = [table.without_empty_rows() for table in tables if table.rows]
+    if not kept:
+        return RecipeOutputs()
+    return RecipeOutputs(tuple(kept), tuple(recipe.figures(seen, dataset)))
 
 
 def like(where: str, dataset: str) -> str:

@@ -269,7 +269,7 @@ def number_cell(value: float | None, form: str = "{:,}") -> Cell:
 
 def paper_cell(number: Number | None) -> Cell:
     """Return a number of the paper as printed; a dash for None."""
-    return Cell(MISSING) if number is None else Cell(number, number.mean)
+    return Cell(MISSING) if number is None else Cell(str(number), number.mean)
 
 
 def signed(number: float, digits: int = 2) -> str:

@@ -19,8 +19,8 @@ from nearshot.paper.results import Results
 from nearshot.runs import open_run
 from nearshot.text import print_message
 from nearshot.training import Hardware, RunFolder, TrainConfig, train
-from nearshot.training.plan import open_splits
 from nearshot.training.checkpoint import check_same_training
+from nearshot.training.plan import open_splits
 
 LOCKED = "Another process holds the lock of this run."
 STOPPED = "It was stopped and saved a checkpoint; the same command resumes it."

@@ -28,7 +28,7 @@ COLOURS = {"confirmed": "#0072B2", "contradicted": "#D55E00", "undecided": "0.4"
 TICKS = (-20, -10, -5, -2, -1, 0, 1, 2, 5, 10, 20)
 ABOUT_CLASSIFIERS = (
     "Both sides of a difference use the same classifier, except where classifiers are compared: "
-    "nearest centroid, unless another is named. The difference shown speaks most against the claim."
+    "nearest centroid, unless another is named. The chart shows all differences."
 )
 
 
@@ -104,7 +104,7 @@ def tables(results: Results, dataset: str) -> list[Table]:
     table = Table(
         f"claims-{on}",
         f"The paper's claims: {on}",
-        ("claim", "where", "verdict", "of", "points", "difference"),
+        ("claim", "where", "verdict", "differences", "points", "least favourable"),
         results.label,
         notes,
     )
