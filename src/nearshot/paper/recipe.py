@@ -96,7 +96,7 @@ class RecipeOutputs:
 
 
 def outputs_of(recipe: Recipe, results: Results, dataset: str) -> RecipeOutputs:
-    """Return the figures of a recipe on a dataset, and its tables, without rows that were not run."""
+    """Return the figures of a recipe and its tables, without rows that were not run."""
     configs = [row.config for row in recipe.rows(dataset)]
     seen = results.with_seeds_that_ran(configs)
     was_run = any(seen.runs(config) for config in configs)
