@@ -41,21 +41,25 @@ EPISODE_SEED = 1  # seed 0 chose the epochs
 
 def config_of(variant: str, runs: Path) -> TrainConfig:
     """Return the settings of a variant."""
-    changes: dict[str, Any] = {
-        "backbone": "conv4",
-        "input_size": 32,
-        "epochs": 25,
-        "precision": "bfloat16",
-    }
-    config = replace(config_with("cifar-fs", VARIANTS[variant]), **changes)
+    config = replace(
+        config_with("cifar-fs", VARIANTS[variant]),
+        backbone="conv4",
+        input_size=32,
+        epochs=25,
+        precision="bfloat16",
+    )
     if variant == NCA_ALONE:
         return replace(config, method=replace(config.method, cross_entropy_weight=0.0))
-    return replace(config, teacher=str(folder_of(PLAIN, runs))) if variant == STUDENT else config
+    if variant == STUDENT:
+        return replace(config, teacher=str(folder_of(PLAIN, runs)))
+    return config
 
 
 def folder_of(variant: str, runs: Path) -> Path:
     """Return the folder of a variant's run."""
-    return runs.resolve() / (run_id(config_of(variant, runs)) if variant != STUDENT else "student")
+    if variant == STUDENT:
+        return runs.resolve() / "student"
+    return runs.resolve() / run_id(config_of(variant, runs))
 
 
 def accuracies(variant: str, runs: Path, data_dir: Path | None) -> dict[str, Accuracy]:

@@ -40,11 +40,13 @@ def main() -> None:
     backbone.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
     store = open_or_prepare("cifar-fs", "val", options.data_dir)
     features = embed_images(backbone, ImageFeed(store.images, device), progress=None).cpu()
-    centre = backbone.spec.training_mean.cpu()
+    centre = backbone.spec.training_mean
+    if centre is None:
+        raise ValueError(f"{BACKBONE} has no training_mean, which features are centred by.")
 
     def measured(ties: Any) -> Accuracy:
         return evaluate_features(
-            features, store.labels, classifier=knn(ties=ties), centre=centre, split="val"
+            features, store.labels, classifier=knn(ties=ties), centre=centre.cpu(), split="val"
         )
 
     accuracies = {f"of equals, the {ties}": measured(ties) for ties in ("nearest", "first")}

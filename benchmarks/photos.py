@@ -360,7 +360,7 @@ def newness(models: dict[str, FewShotClassifier], images: Array) -> dict[str, Ar
         .numpy(),
         "highest probability": 1 - models["auto"].predict_proba(images).max(1),
         "highest score": -scores.amax(1).numpy(),
-        "energy": -(scores / fitted.temperature).logsumexp(1).numpy(),
+        "energy": -(scores / models["auto"].temperature_).logsumexp(1).numpy(),
         "distance and score": models["auto"].novelty(images),
     }
 

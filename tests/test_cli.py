@@ -135,9 +135,9 @@ def test_show_draws_a_contact_sheet(zoo: Path, tmp_path: Path) -> None:
             zoo,
             "--output",
             sheet,
-            "--classes",
+            "--n-classes",
             "3",
-            "--images",
+            "--n-images",
             "2",
         )
         == 0
@@ -158,7 +158,7 @@ def test_unpacked_images_are_those_of_the_store(
         "--output",
         tmp_path / "out",
     ]
-    assert run(*command, "--classes", "2", "--images", "2", "--skip", "1") == 0
+    assert run(*command, "--n-classes", "2", "--n-images", "2", "--skip", "1") == 0
     assert "4 images of 2 classes" in capsys.readouterr().out
     store = Store.open("zoo", "train", zoo)
     for label in (0, len(store.class_names) - 1):
@@ -167,7 +167,7 @@ def test_unpacked_images_are_those_of_the_store(
             with Image.open(tmp_path / "out" / store.class_names[label] / f"{number}.png") as image:
                 assert np.array_equal(np.asarray(image), store.images[members[number]])
     assert len(list((tmp_path / "out").rglob("*.png"))) == 4
-    assert run(*command, "--classes", "70") == 1
+    assert run(*command, "--n-classes", "70") == 1
     assert re.search("6.* 70", capsys.readouterr().err)
 
 
@@ -192,9 +192,9 @@ def test_broken_images_can_be_skipped(tmp_path: Path, capsys: Captured) -> None:
         ("prepare zoo", "--from"),
         ("prepare glyphs --from FOLDER", "'glyphs'"),
         ("prepare cifar-fs --from FOLDER/nowhere", "nowhere"),
-        ("prepare FOLDER --from FOLDER", "--from"),
-        ("prepare omniglot --seed 1", "--seed"),
-        ("prepare glyphs --rotations", "--rotations"),
+        ("prepare FOLDER --from FOLDER", "paths"),
+        ("prepare omniglot --seed 1", "seed"),
+        ("prepare glyphs --rotations", "rotations"),
         ("prepare cifar-fs --from FOLDER", "100 classes"),
         ("prepare glyphs --side 0", "side"),
         ("prepare Embeddings --from FOLDER", "'Embeddings'"),

@@ -22,7 +22,8 @@ pytest.importorskip("httpx2")
 from starlette.testclient import TestClient
 
 from nearshot.app import server as module
-from nearshot.app.server import Server, exported
+from nearshot.app.exports import export_onnx_file
+from nearshot.app.server import Server
 
 TOKEN, PORT = "token-of-the-test", 8765
 HERE = f"http://127.0.0.1:{PORT}"
@@ -180,7 +181,7 @@ def test_uploads_are_limited(
     client: TestClient, session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     large = encoded(np.random.default_rng(0).integers(0, 256, (64, 64, 3), dtype=np.uint8))
-    monkeypatch.setattr(module, "MOST_BYTES", len(large) - 1)
+    monkeypatch.setattr(module, "MAX_UPLOAD_BYTES", len(large) - 1)
     assert put(client, large, "large.png").status_code == 413
 
     def in_parts() -> Iterator[bytes]:  # without a declared length
@@ -188,11 +189,11 @@ def test_uploads_are_limited(
         yield large
 
     assert client.put("/api/photos?name=large.png", content=in_parts()).status_code == 413
-    monkeypatch.setattr(module, "MOST_BYTES", 1 << 20)
+    monkeypatch.setattr(module, "MAX_UPLOAD_BYTES", 1 << 20)
     many_pixels = io.BytesIO()
     Image.new("1", (20_000, 20_000)).save(many_pixels, "PNG")
     assert put(client, many_pixels.getvalue(), "bomb.png").status_code == 400
-    monkeypatch.setattr("nearshot.app.project.MOST_PHOTOS", 19)
+    monkeypatch.setattr("nearshot.app.project.MAX_PHOTOS", 19)
     assert put(client, pattern(0, 100), "a.png").status_code == 200
     assert put(client, pattern(0, 101), "b.png").status_code == 400
     assert len(session.project.photos) == 19
@@ -305,7 +306,7 @@ def test_exports(client: TestClient, session: Session, tmp_path: Path) -> None:
 def test_the_exported_onnx_file_gives_the_same_answers(session: Session, photos: Path) -> None:
     onnxruntime = pytest.importorskip("onnxruntime")
     label_all(session, 0, 1, 2)
-    network = onnxruntime.InferenceSession(exported(session, "classifier.onnx"))
+    network = onnxruntime.InferenceSession(export_onnx_file(session))
     found = network.run(["label"], {"images": np.asarray(Image.open(photos / "cat4.png"))[None]})[0]
     assert found.tolist() == ["cat"]
 
@@ -314,7 +315,7 @@ def test_a_request_waits_for_a_newer_state_only(
     client: TestClient, session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wait_until_idle(session)
-    monkeypatch.setattr(module, "POLLS", 3)
+    monkeypatch.setattr(module, "MAX_POLLS", 3)
     begun = time.monotonic()
     assert client.get(f"/api/state?after={session.version}").json()["version"] == session.version
     assert time.monotonic() - begun > 0.2

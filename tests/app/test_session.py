@@ -9,8 +9,10 @@ from PIL import Image
 from tests.helpers.clouds import clouds, conv4
 from tests.helpers.small_project import label, label_all, wait_until_idle
 
+from nearshot.app.model import N_SUGGESTIONS, fit_model
 from nearshot.app.project import Project
-from nearshot.app.session import N_SUGGESTIONS, Session, fit_model, version_of
+from nearshot.app.session import Session
+from nearshot.app.thumbnails import large_jpeg, thumbnail_jpeg
 from nearshot.errors import FileFormatError, InputError
 from nearshot.estimator import Embedder, FewShotClassifier
 
@@ -59,14 +61,12 @@ def test_a_labelled_photo_is_explained_by_the_others(session: Session) -> None:
     session.change(lambda project: project.set_label([wrong], "bee"))
     wait_until_idle(session)
     about = session.explain(session.project.photos[wrong])
-    assert wrong not in about["nearest"]
-    assert {names[one][:3] for one in about["nearest"][:3]} == {"ant"}
-    assert sum(share for _, share in about["probabilities"]) == pytest.approx(1)
+    assert wrong not in about.nearest
+    assert {names[one][:3] for one in about.nearest[:3]} == {"ant"}
+    assert sum(share for _, share in about.probabilities) == pytest.approx(1)
     guess = session.model.suspicious[wrong]
-    assert about["probabilities"][0] == [
-        guess.label,
-        pytest.approx(guess.confidence),
-    ]  # held out, in both places
+    # Held out, in both places.
+    assert about.probabilities[0] == (guess.label, pytest.approx(guess.confidence))
     assert guess.label == "ant"
 
 
@@ -82,7 +82,7 @@ def test_an_unreadable_photo_has_its_error_and_the_others_go_on(
     assert str(tmp_path) not in session.errors[bad.id]
     assert len(session.features) == 18
     with pytest.raises(FileFormatError):
-        version_of(session.project, bad)
+        thumbnail_jpeg(session.project, bad)
     session.stop()
 
 
@@ -126,13 +126,13 @@ def test_small_versions_are_made_once_and_again_for_a_changed_photo(tmp_path: Pa
     Image.new("RGBA", (900, 300), (200, 30, 30, 128)).save(tmp_path / "photo.png")
     project = Project(tmp_path / "p")
     photo = project.add_photo((tmp_path / "photo.png").read_bytes(), "photo.png")
-    small = version_of(project, photo)
+    small = thumbnail_jpeg(project, photo)
     assert Image.open(io.BytesIO(small)).size == (320, 107)
-    assert Image.open(io.BytesIO(version_of(project, photo, large=True))).size == (900, 300)
+    assert Image.open(io.BytesIO(large_jpeg(photo))).size == (900, 300)
     kept = list((project.folder / "thumbnails").iterdir())
     assert len(kept) == 1
     kept[0].write_bytes(b"from the cache")
-    assert version_of(project, photo) == b"from the cache"
+    assert thumbnail_jpeg(project, photo) == b"from the cache"
     Image.new("RGB", (40, 40)).save(photo.path)
-    assert Image.open(io.BytesIO(version_of(project, photo))).size == (40, 40)
+    assert Image.open(io.BytesIO(thumbnail_jpeg(project, photo))).size == (40, 40)
     project.close()

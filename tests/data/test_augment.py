@@ -1,4 +1,4 @@
-"""Augmentation against Pillow, picture by picture, and against the distribution's own definition."""
+"""Augmentation against Pillow, image by image, and against the distribution's own definition."""
 
 import colorsys
 import math
@@ -36,14 +36,12 @@ from nearshot.errors import InputError
 
 
 def smooth(n: int, side: int = 32, width: int | None = None) -> torch.Tensor:
-    """Pictures without sharp edges, on which interpolation is not a matter of taste."""
-    width = width or side
-    y, x = np.mgrid[0:side, 0:width] / side
-    planes = [
-        np.stack([np.sin(3 * x + i + c) * np.cos(2 * y - c) for c in range(3)], axis=2)
-        for i in range(n)
-    ]
-    return torch.from_numpy((127.5 + 120 * np.stack(planes)).astype(np.uint8))
+    """Images without sharp edges, on which interpolation is not a matter of taste."""
+    y, x = np.mgrid[0:side, 0 : width or side][..., None] / side  # (side, width, 1)
+    channel = np.arange(3)
+    phase = np.arange(n)[:, None, None, None]
+    planes = np.sin(3 * x + phase + channel) * np.cos(2 * y - channel)
+    return torch.from_numpy((127.5 + 120 * planes).astype(np.uint8))
 
 
 def uniform(n_images: int) -> Callable[..., Tensor]:
@@ -83,11 +81,13 @@ def torchvisions_box(
     for _ in range(10):
         area = height * width * generator.uniform(*a.scale)
         ratio = math.exp(generator.uniform(math.log(a.ratio[0]), math.log(a.ratio[1])))
-        w, h = round(math.sqrt(area * ratio)), round(math.sqrt(area / ratio))
+        w = round(math.sqrt(area * ratio))
+        h = round(math.sqrt(area / ratio))
         if 0 < w <= width and 0 < h <= height:
             return generator.randint(0, height - h), generator.randint(0, width - w), h, w
     ratio = width / height
-    w, h = width, height
+    w = width
+    h = height
     if ratio < a.ratio[0]:
         h = round(w / a.ratio[0])
     elif ratio > a.ratio[1]:
@@ -100,13 +100,13 @@ def test_boxes_have_the_usual_distribution(height: int, width: int) -> None:
     n = 20_000
     ours = random_boxes(height, width, height * width, Augmentation(), uniform(n)).numpy()
     generator = random.Random(0)  # noqa: S311
-    theirs = np.array(
-        [torchvisions_box(generator, height, width, Augmentation()) for _ in range(n)]
-    )
+    boxes = [torchvisions_box(generator, height, width, Augmentation()) for _ in range(n)]
+    theirs = np.array(boxes)
     top, left, h, w = ours.T
     assert ((top >= 0) & (left >= 0) & (top + h <= height) & (left + w <= width)).all()
     for column in range(4):
-        first, second = np.sort(ours[:, column]), np.sort(theirs[:, column])
+        first = np.sort(ours[:, column])
+        second = np.sort(theirs[:, column])
         points = np.union1d(first, second)
         gaps = np.searchsorted(first, points, "right") - np.searchsorted(second, points, "right")
         assert np.abs(gaps).max() / n < 1.95 * math.sqrt(2 / n)  # Kolmogorov and Smirnov at 0.1 %
@@ -129,15 +129,17 @@ def test_half_of_the_images_are_flipped() -> None:
 def test_the_same_generator_gives_the_same_batch_in_channels_last() -> None:
     images = torch.from_numpy(np.stack([picture(i) for i in range(8)]))
     options = Augmentation(brightness=0.4, contrast=0.4, saturation=0.4)
-    one, same, other = (
-        augment(images, options, size=84, generator=torch.Generator().manual_seed(s))
-        for s in (3, 3, 4)
-    )
-    assert torch.equal(one, same)
-    assert not torch.equal(one, other)
-    assert one.shape == (8, 3, 84, 84)
-    assert one.is_contiguous(memory_format=torch.channels_last)
-    assert 0 <= float(one.min()) <= float(one.max()) <= 1
+
+    def augmented(seed: int) -> Tensor:
+        generator = torch.Generator().manual_seed(seed)
+        return augment(images, options, size=84, generator=generator)
+
+    batch = augmented(3)
+    assert torch.equal(batch, augmented(3))
+    assert not torch.equal(batch, augmented(4))
+    assert batch.shape == (8, 3, 84, 84)
+    assert batch.is_contiguous(memory_format=torch.channels_last)
+    assert 0 <= float(batch.min()) <= float(batch.max()) <= 1
 
 
 def padded_by_pillow(
@@ -148,9 +150,8 @@ def padded_by_pillow(
     top, left, tall, wide = box
     canvas = Image.new("RGB", (width + 2 * padding, height + 2 * padding))
     canvas.paste(Image.fromarray(image.numpy()), (padding, padding))
-    cropped = canvas.crop((left, top, left + wide, top + tall)).resize(
-        (size, size), Image.Resampling.BILINEAR
-    )
+    cropped = canvas.crop((left, top, left + wide, top + tall))
+    cropped = cropped.resize((size, size), Image.Resampling.BILINEAR)
     if flipped:
         cropped = cropped.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
     return torch.from_numpy(np.asarray(cropped, dtype=np.float32).copy())
@@ -162,16 +163,22 @@ def padded_by_pillow(
 def test_padded_crops_are_those_of_a_loop_over_the_images(
     crop: str, height: int, width: int, size: int
 ) -> None:
-    """Cut by Pillow out of the image on black; areas of random boxes are shares of the image's without its border."""
-    images, padding, side, n = smooth(40, height, width), 5, 32, 40
+    """Areas of random boxes are shares of the image's area without its border."""
+    n = 40
+    padding = 5
+    side = 32
+    images = smooth(n, height, width)
     options = Augmentation(crop=crop, padding=padding, scale=(0.6, 0.9))
     result = augment(images, options, size=size, generator=torch.Generator().manual_seed(0))
-    draw, tall, wide = uniform(n), height + 2 * padding, width + 2 * padding
+    draw = uniform(n)
+    tall = height + 2 * padding
+    wide = width + 2 * padding
     if crop == "padded":
-        boxes = [
-            [int(y * (tall - side + 1)), int(x * (wide - side + 1)), side, side]
-            for y, x in draw(2).tolist()
-        ]
+        boxes = []
+        for y, x in draw(2).tolist():
+            top = int(y * (tall - side + 1))
+            left = int(x * (wide - side + 1))
+            boxes.append([top, left, side, side])
     else:
         drawn = random_boxes(tall, wide, height * width, options, draw)
         shares = drawn[:, 2] * drawn[:, 3] / (height * width)
@@ -182,9 +189,8 @@ def test_padded_crops_are_those_of_a_loop_over_the_images(
     flips = (draw(1)[:, 0] < 0.5).tolist()
     for image, ours, box, flipped in zip(images, result, boxes, flips, strict=True):
         expected = padded_by_pillow(image, padding, box, flipped, size)
-        torch.testing.assert_close(
-            ours.permute(1, 2, 0) * 255, expected, rtol=0, atol=1.01
-        )  # Pillow rounds, twice
+        # Pillow rounds, twice.
+        torch.testing.assert_close(ours.permute(1, 2, 0) * 255, expected, rtol=0, atol=1.01)
 
 
 @pytest.mark.parametrize("name", ["brightness", "contrast", "saturation"])
@@ -197,9 +203,8 @@ def test_colours_vary_as_pillows_do(name: str) -> None:
     )
     factors = 0.5 + uniform(20)(1)[:, 0]
     for row, factor in zip(result, factors.tolist(), strict=True):
-        expected = np.asarray(
-            enhance(Image.fromarray(image[0].numpy())).enhance(factor), dtype=float
-        )
+        enhanced = enhance(Image.fromarray(image[0].numpy())).enhance(factor)
+        expected = np.asarray(enhanced, dtype=float)
         assert np.abs(row.permute(1, 2, 0).numpy() * 255 - expected).max() < 1.51  # Pillow rounds
 
 
@@ -237,7 +242,7 @@ def colorsys_shifted(image: npt.NDArray[np.float64], turn: float) -> npt.NDArray
 
 
 def colours(n: int, side: int, seed: int) -> torch.Tensor:
-    """Pictures with every awkward colour among them: black, white, greys, and channels that are equal."""
+    """Images with every awkward colour: black, white, greys, and channels that are equal."""
     images = np.stack([picture(seed + i, side) for i in range(n)])
     images[:, 0, :3] = [[0] * 3, [255] * 3, [100] * 3]
     images[:, 1, :3] = [(200, 200, 10), (10, 200, 200), (200, 10, 200)]
@@ -262,9 +267,8 @@ def test_hues_are_drawn_uniformly_to_both_sides() -> None:
     hues = np.array([colorsys.rgb_to_hsv(*image[:, 0, 0].tolist())[0] for image in result])
     turns = np.sort((hues + 0.5) % 1 - 0.5)
     expected = np.linspace(-0.3, 0.3, len(turns))
-    assert np.abs(turns - expected).max() / 0.6 < 1.95 / math.sqrt(
-        len(turns)
-    )  # Kolmogorov and Smirnov at 0.1 %
+    # Kolmogorov and Smirnov at 0.1 %.
+    assert np.abs(turns - expected).max() / 0.6 < 1.95 / math.sqrt(len(turns))
 
 
 EVERYTHING = Augmentation(brightness=0.4, contrast=0.4, saturation=0.4, hue=0.1, n_operations=2)
@@ -296,16 +300,13 @@ def test_shares_are_augmented_as_the_whole_batch_is(n_shares: int) -> None:
         256, (8, 12, 12, 3), dtype=torch.uint8, generator=torch.Generator().manual_seed(0)
     )
     whole = augment(images, EVERYTHING, size=10, generator=torch.Generator().manual_seed(1))
-    shares = [
-        augment(
-            share,
-            EVERYTHING,
-            size=10,
-            generator=torch.Generator().manual_seed(1),
-            share=(number, n_shares),
+    shares = []
+    for number, share in enumerate(images.chunk(n_shares)):
+        generator = torch.Generator().manual_seed(1)
+        augmented = augment(
+            share, EVERYTHING, size=10, generator=generator, share=(number, n_shares)
         )
-        for number, share in enumerate(images.chunk(n_shares))
-    ]
+        shares.append(augmented)
     torch.testing.assert_close(torch.cat(shares), whole, rtol=0, atol=1e-6)
 
 
@@ -314,21 +315,21 @@ def test_a_centre_of_the_right_size_is_cut_out_unchanged(height: int, width: int
     images = torch.randint(
         256, (3, height, width, 3), dtype=torch.uint8, generator=torch.Generator().manual_seed(0)
     )
-    top, left = (height - 12) // 2, (width - 12) // 2
+    top = (height - 12) // 2
+    left = (width - 12) // 2
     expected = images[:, top : top + 12, left : left + 12].permute(0, 3, 1, 2) / 255
     torch.testing.assert_close(centre_crop(images, 12), expected)
-    resampled = augment(
-        images, Augmentation(crop="centre", flip=1e-30), size=12
-    )  # goes the long way
+    # A possible flip takes the long way.
+    resampled = augment(images, Augmentation(crop="centre", flip=1e-30), size=12)
     torch.testing.assert_close(resampled, expected, rtol=0, atol=1e-5)
 
 
 def test_each_image_is_turned_by_its_own_quarters() -> None:
-    images, turns = torch.rand(12, 3, 5, 5), torch.arange(12) % 4
-    for image, quarters, found in zip(
-        images, turns.tolist(), turn_images(images, turns), strict=True
-    ):
-        assert np.array_equal(found, np.rot90(image.numpy(), quarters, axes=(1, 2)))
+    images = torch.rand(12, 3, 5, 5)
+    turns = torch.arange(12) % 4
+    results = turn_images(images, turns)
+    for image, quarters, result in zip(images, turns.tolist(), results, strict=True):
+        assert np.array_equal(result, np.rot90(image.numpy(), quarters, axes=(1, 2)))
 
 
 @pytest.mark.parametrize(("height", "width", "size"), [(32, 32, 32), (32, 32, 84), (60, 40, 24)])

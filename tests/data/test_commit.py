@@ -1,4 +1,4 @@
-"""A preparation replaces all splits of a dataset or none, whenever it is killed, and one process at a time prepares."""
+"""A preparation replaces all splits of a dataset or none, and one process at a time prepares."""
 
 import os
 import shutil
@@ -19,11 +19,12 @@ from tests.helpers.layouts import class_folders, write_folder
 from nearshot.cli import main
 from nearshot.data import Store, open_or_prepare, prepare_folder
 from nearshot.data.preparation import LOCK
-from nearshot.data.store import prepared_splits
+from nearshot.data.writer import Broken
 from nearshot.errors import FileFormatError, InputError, NearshotError
-from nearshot.io import FileLock, read_json, write_json
+from nearshot.io import FileLock, read_json
 
-A, B, C, D, E, F = CLASSES = list("abcdef")
+CLASSES = list("abcdef")
+A, B, C, D, E, F = CLASSES
 NEW = {"train": [A, C], "val": [B, D], "test": [E, F]}
 # What is there before NEW is prepared: other splits, the same validation split, one split fewer,
 # one more, or nothing.
@@ -34,12 +35,8 @@ BEFORE: dict[str, dict[str, list[str]]] = {
     "a fourth": {"train": [A, D], "val": [B], "test": [E, F], "more": [C]},
     "nothing": {},
 }
-ACTIONS = [
-    None,
-    NEW,
-    BEFORE["other"],
-    BEFORE["same val"],
-]  # to open what is there, or to prepare something
+# To open what is there, or to prepare something.
+ACTIONS = [None, NEW, BEFORE["other"], BEFORE["same val"]]
 FILES = ["hashes.bin", "images.u8", "labels.npy", "manifest.json", "names.txt"]
 
 
@@ -52,7 +49,7 @@ class KilledError(BaseException):
 
 
 class Killer:
-    """An audit hook that counts the changes below a folder, and prevents all from a certain one on."""
+    """An audit hook that counts the changes below a folder, and prevents all from one on."""
 
     folder: Path | None = None
     before: int | str = 0
@@ -65,14 +62,14 @@ class Killer:
         is_change = event in CHANGES or (
             event == "open" and isinstance(arguments[2], int) and arguments[2] & WRITING
         )
-        paths = arguments[: CHANGES.get(event, 1)] if is_change else ()
+        names = arguments[: CHANGES.get(event, 1)] if is_change else ()
+        # Some are the numbers of open files.
+        texts = [name for name in names if isinstance(name, str | bytes | os.PathLike)]
+        paths = [Path(os.fsdecode(text)) for text in texts]
         # shutil.rmtree uses relative paths.
-        places = [
-            Path(os.fsdecode(path)) for path in paths if isinstance(path, str | bytes | os.PathLike)
-        ]
-        if any(place.is_relative_to(self.folder) or not place.is_absolute() for place in places):
+        if any(path.is_relative_to(self.folder) or not path.is_absolute() for path in paths):
             self.n_changes += 1
-            self.is_dead |= self.before in (self.n_changes - 1, places[-1].name)
+            self.is_dead |= self.before in (self.n_changes - 1, paths[-1].name)
             if self.is_dead:
                 raise KilledError
 
@@ -83,12 +80,15 @@ sys.addaudithook(KILLER)  # audit hooks cannot be removed
 
 @contextmanager
 def killed_before(what: int | str, folder: Path) -> Iterator[list[bool]]:
-    """Kill before the change number `what` below a folder, or before the first change of a file of that name.
+    """Kill before a change below a folder: the one of that number, or the first of a file's name.
 
     Yields a list that is not empty in the end if this happened.
     """
     was_killed: list[bool] = []
-    KILLER.folder, KILLER.before, KILLER.n_changes, KILLER.is_dead = folder, what, 0, False
+    KILLER.folder = folder
+    KILLER.before = what
+    KILLER.n_changes = 0
+    KILLER.is_dead = False
     try:
         yield was_killed
     except KilledError:
@@ -104,30 +104,29 @@ def _no_fsync(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="module")
 def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_folder(
-        tmp_path_factory.mktemp("source") / "photos", class_folders(CLASSES, 2, side=8)
-    )
+    folder = tmp_path_factory.mktemp("source") / "photos"
+    return write_folder(folder, class_folders(CLASSES, 2, side=8))
 
 
 def prepare_as(
-    photos: Path, data: Path, classes: dict[str, list[str]], **options: Any
+    photos: Path, data: Path, classes: dict[str, list[str]], *, broken: Broken = "refuse"
 ) -> dict[str, str]:
     if not classes:
         data.mkdir(exist_ok=True)
         return {}
-    stores = prepare_folder(photos, classes=classes, data_dir=data, side=8, **options)
+    stores = prepare_folder(photos, classes=classes, data_dir=data, side=8, broken=broken)
     return {split: store.fingerprint for split, store in stores.items()}
 
 
-def opened(open_one: Callable[[str], Store]) -> dict[str, str]:
+def opened(open_split: Callable[[str], Store]) -> dict[str, str]:
     """The fingerprints of the splits that open; the others must be missing."""
-    found = {}
+    fingerprints = {}
     for split in (*NEW, "more"):
         try:
-            found[split] = open_one(split).fingerprint
+            fingerprints[split] = open_split(split).fingerprint
         except InputError as error:
-            assert "not prepared" in str(error) or "has no split" in str(error)
-    return found
+            assert "not prepared" in str(error) or "split must be one of" in str(error)
+    return fingerprints
 
 
 def assert_complete(data: Path, fingerprints: dict[str, str]) -> None:
@@ -141,19 +140,23 @@ def assert_complete(data: Path, fingerprints: dict[str, str]) -> None:
 
 
 def kill_and_resume(photos: Path, tmp_path: Path, before: str, kill: int | str) -> bool:
-    """Kill a preparation, check that the old or the new splits open, and resume; return whether it was killed."""
-    data, copy = tmp_path / "d", tmp_path / "copy"
+    """Kill a preparation, check that the old or the new splits open, and resume.
+
+    Return whether it was killed.
+    """
+    data = tmp_path / "d"
+    copy = tmp_path / "copy"
     for folder in (data, copy):
         shutil.rmtree(folder, ignore_errors=True)
-    there = prepare_as(photos, data, BEFORE[before])
+    old = prepare_as(photos, data, BEFORE[before])
     with killed_before(kill, data) as was_killed:
         prepare_as(photos, data, NEW)
-    found = opened(lambda split: Store.open("photos", split, data))
+    left = opened(lambda split: Store.open("photos", split, data))
     shutil.copytree(data, copy)
     completed = opened(lambda split: open_or_prepare("photos", split, copy))
     new = prepare_as(photos, data, NEW)
-    assert found in (there, new, {})  # nothing is there between the two renames
-    assert completed in (there, new)
+    assert left in (old, new, {})  # there are no splits between the two renames
+    assert completed in (old, new)
     assert_complete(data, new)
     return bool(was_killed)
 
@@ -184,9 +187,10 @@ def test_a_preparation_that_is_killed_at_every_change(
     kills=st.lists(st.tuples(st.sampled_from(ACTIONS), st.integers(0, 120)), min_size=1, max_size=4)
 )
 def test_killed_again_and_again(photos: Path, tmp_path: Path, kills: list[tuple[Any, int]]) -> None:
-    """Opened or prepared, in any order and killed at any change, it is always one dataset or another."""
+    """Opened or prepared, in any order and killed at any change, it is always a whole dataset."""
     shutil.rmtree(tmp_path)
-    data, copy = tmp_path / "d", tmp_path / "copy"
+    data = tmp_path / "d"
+    copy = tmp_path / "copy"
     complete = [prepare_as(photos, data, classes) for classes in ACTIONS if classes is not None]
     for classes, n_changes in kills:
         with killed_before(n_changes, data):
@@ -203,7 +207,7 @@ def test_killed_again_and_again(photos: Path, tmp_path: Path, kills: list[tuple[
 def test_a_failure_leaves_everything_unchanged(photos: Path, tmp_path: Path) -> None:
     """A training image that cannot be read; then it is skipped, and then repaired."""
     mine = Path(shutil.copytree(photos, tmp_path / "mine" / "photos"))
-    there = prepare_as(mine, tmp_path / "d", BEFORE["other"])
+    old = prepare_as(mine, tmp_path / "d", BEFORE["other"])
     content = (mine / A / "1.png").read_bytes()
     (mine / A / "1.png").write_bytes(b"no image")
     with pytest.raises(FileFormatError, match=r"a/1.png .*broken='skip'"):
@@ -211,7 +215,7 @@ def test_a_failure_leaves_everything_unchanged(photos: Path, tmp_path: Path) -> 
     with killed_before(".8.old", tmp_path / "d") as was_killed:
         prepare_as(mine, tmp_path / "d", NEW, broken="skip")
     assert was_killed
-    assert opened(lambda split: Store.open("photos", split, tmp_path / "d")) == there
+    assert opened(lambda split: Store.open("photos", split, tmp_path / "d")) == old
     (mine / A / "1.png").write_bytes(content)
     assert prepare_as(mine, tmp_path / "d", NEW) == prepare_as(photos, tmp_path / "alone", NEW)
 
@@ -220,23 +224,18 @@ def test_splits_of_two_preparations_are_refused_with_the_command(
     photos: Path, tmp_path: Path
 ) -> None:
     """As if somebody had copied one of them from elsewhere."""
-    data, folder = tmp_path / "d", tmp_path / "d" / "photos" / "8"
+    data = tmp_path / "d"
+    folder = data / "photos" / "8"
     prepare_as(photos, data, BEFORE["other"])
     prepare_as(photos, tmp_path / "new", NEW)
     shutil.rmtree(folder / "val")
     shutil.copytree(tmp_path / "new" / "photos" / "8" / "val", folder / "val")
-    for dataset, how in ((photos, str(photos)), ("photos", f"photos --from {photos}")):
+    for dataset, source in ((photos, str(photos)), ("photos", f"photos --from {photos}")):
         with pytest.raises(FileFormatError, match=f"{folder} are of two preparations") as caught:
             open_or_prepare(dataset, "train", data)
-        assert str(caught.value).endswith(
-            f"Run: nearshot data prepare {how} --data-dir {data} --side 8"
-        )
+        command = f"nearshot data prepare {source} --data-dir {data} --side 8"
+        assert str(caught.value).endswith(f"Run: {command}")
     assert main(["data", "verify", "photos", "--data-dir", str(data)]) == 1
-    for file in folder.glob("*/manifest.json"):  # the first versions did not record it
-        manifest = read_json(file)
-        del manifest["preparation"]
-        write_json(file, manifest)
-    assert len(prepared_splits("photos", data)) == 3
     assert_complete(data, prepare_as(photos, data, NEW))
 
 
@@ -248,7 +247,9 @@ from pathlib import Path
 from nearshot.data import open_or_prepare, prepare_folder, writer
 how, photos, data, gate = sys.argv[1:]
 writer.IMAGES_PER_STEP = 4
-lock, n_read, read = threading.Lock(), 0, writer._read
+lock = threading.Lock()
+n_read = 0
+read = writer._read
 def counting(*arguments):
     global n_read
     with lock:
@@ -281,39 +282,46 @@ def test_the_second_waits_and_takes_what_the_first_made(
 ) -> None:
     """The first is in the middle of its work, and the second says that it waits."""
     photos = write_folder(tmp_path / "photos", class_folders(CLASSES, 24, side=8))
-    data, gate, end = tmp_path / "d", tmp_path / "gate", time.monotonic() + 60
+    data = tmp_path / "d"
+    gate = tmp_path / "gate"
     gate.touch()
+    deadline = time.monotonic() + 60
     first = start("prepare", photos, data, gate)
     state = data / "photos" / ".8.partial" / "train" / "state.json"
     while not state.exists() or read_json(state)["n_read"] == 0:
         assert first.poll() is None, first.communicate()
-        assert time.monotonic() < end
+        assert time.monotonic() < deadline
         time.sleep(0.01)
     second = start(how, photos, data)
     assert second.stderr is not None
-    said = second.stderr.readline()
-    assert "waiting" in said
-    assert str(data / "photos") in said
+    message = second.stderr.readline()
+    assert "waiting" in message
+    assert str(data / "photos") in message
     if killed:
         first.kill()
     else:
         gate.unlink()
-    (one, one_said), (other, other_said) = (
-        first.communicate(timeout=60),
-        second.communicate(timeout=60),
-    )
+    first_output, first_errors = first.communicate(timeout=60)
+    second_output, second_errors = second.communicate(timeout=60)
     fingerprint = prepare_folder(photos, data_dir=tmp_path / "alone", side=8)["train"].fingerprint
-    assert one == ("" if killed else f"{fingerprint} 144\n"), one_said
-    assert other.split()[0] == fingerprint, other_said
-    n_read = int(other.split()[1])
-    assert 100 < n_read < 144 if killed else n_read == 0  # the rest, or nothing
-    assert (one_said, other_said) == ("", "")
+    assert first_output == ("" if killed else f"{fingerprint} 144\n"), first_errors
+    second_fingerprint, n_read = second_output.split()
+    assert second_fingerprint == fingerprint, second_errors
+    if killed:
+        assert 100 < int(n_read) < 144  # the rest
+    else:
+        assert int(n_read) == 0
+    assert first_errors == ""
+    assert second_errors == ""
     assert os.listdir(data / "photos") == ["8"]
 
 
 def test_a_lock_has_one_holder_and_can_be_removed(tmp_path: Path) -> None:
-    first, second = FileLock(tmp_path / LOCK), FileLock(tmp_path / LOCK)
-    assert (first.acquire(), first.acquire(), second.acquire()) == (True, False, False)
+    first = FileLock(tmp_path / LOCK)
+    second = FileLock(tmp_path / LOCK)
+    assert first.acquire()
+    assert not first.acquire()
+    assert not second.acquire()
     waiting = threading.Thread(target=lambda: second.acquire(wait=True))
     waiting.start()
     time.sleep(0.05)
@@ -333,7 +341,5 @@ def test_a_prepared_dataset_is_used_if_no_lock_can_be_taken(photos: Path, tmp_pa
     lock.mkdir()  # as in a read-only folder, also for a superuser
     with pytest.raises(NearshotError, match=f"{lock} cannot be locked"):
         FileLock(lock).acquire()
-    assert (
-        prepare_folder(photos, data_dir=tmp_path / "d", side=8)["train"].fingerprint
-        == made["train"].fingerprint
-    )
+    again = prepare_folder(photos, data_dir=tmp_path / "d", side=8)
+    assert again["train"].fingerprint == made["train"].fingerprint

@@ -1,6 +1,5 @@
-"""Every layout of every dataset, written by the test and read back; and the real ones where they are."""
+"""Every layout of every dataset, written by the test and read back; and the real datasets."""
 
-import io
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,13 +10,14 @@ from tests.helpers.layouts import (
     encoded,
     picture,
     python2_pickle,
+    tar_bytes,
     write_folder,
     write_tar,
     write_zip,
 )
 
 from nearshot.data.datasets import SOURCES, plan_folder, plan_omniglot
-from nearshot.data.datasets.source import standard_splits
+from nearshot.data.datasets.source import Plan, standard_splits
 from nearshot.data.preparation import prepare, prepare_plan
 from nearshot.data.readers import open_files
 from nearshot.data.store import Store
@@ -28,15 +28,23 @@ SPLITS = ("train", "val", "test")
 
 
 def all_classes(dataset: str) -> list[str]:
-    return [name for names in standard_splits(dataset).values() for name in names]
+    splits = standard_splits(dataset)
+    return [*splits["train"], *splits["val"], *splits["test"]]
 
 
 def pixels_by_name(stores: dict[str, Store]) -> dict[tuple[str, str], bytes]:
-    return {
-        (store.class_names[int(label)], name): image.tobytes()
-        for store in stores.values()
-        for image, label, name in zip(store.images, store.labels, store.image_names, strict=True)
-    }
+    """The pixels of each image, by the name of its class and its own."""
+    pixels = {}
+    for store in stores.values():
+        rows = zip(store.images, store.labels, store.image_names, strict=True)
+        for image, label, name in rows:
+            pixels[store.class_names[int(label)], name] = image.tobytes()
+    return pixels
+
+
+def sizes_of(stores: dict[str, Store]) -> list[tuple[int, int]]:
+    """The images and classes of each split."""
+    return [(len(stores[split]), len(stores[split].class_names)) for split in SPLITS]
 
 
 @pytest.mark.parametrize(
@@ -51,10 +59,11 @@ def pixels_by_name(stores: dict[str, Store]) -> dict[tuple[str, str], bytes]:
 def test_the_built_in_splits_have_their_sizes_and_share_no_class(
     dataset: str, sizes: tuple[int, ...]
 ) -> None:
-    lists = [standard_splits(dataset)[split] for split in SPLITS]
-    assert tuple(map(len, lists)) == sizes
-    assert len({name for names in lists for name in names}) == sum(sizes)
-    assert all(name.strip() == name and name for names in lists for name in names)
+    splits = standard_splits(dataset)
+    assert tuple(len(splits[split]) for split in SPLITS) == sizes
+    names = all_classes(dataset)
+    assert len(set(names)) == sum(sizes)
+    assert all(name and name == name.strip() for name in names)
 
 
 def cifar_members() -> dict[str, bytes]:
@@ -62,11 +71,7 @@ def cifar_members() -> dict[str, bytes]:
 
 
 def check_cifar(stores: dict[str, Store]) -> None:
-    assert {split: len(store) for split, store in stores.items()} == {
-        "train": 128,
-        "val": 32,
-        "test": 40,
-    }
+    assert sizes_of(stores) == [(128, 64), (32, 16), (40, 20)]
     for split, store in stores.items():
         assert set(store.class_names) == set(standard_splits("cifar-fs")[split])
         assert store.images.shape[1:] == (32, 32, 3)
@@ -81,15 +86,10 @@ def test_cifar_fs_zip(tmp_path: Path) -> None:
     parts = [write_zip(tmp_path / f"{i}.zip", dict(list(members.items())[i::3])) for i in range(3)]
     in_parts = prepare("cifar-fs", parts, data_dir=tmp_path / "a")
     assert [in_parts[s].fingerprint for s in SPLITS] == [stores[s].fingerprint for s in SPLITS]
-    with pytest.raises(
-        FileFormatError, match="lacks .* classes of CIFAR-FS: .* more. Is a part of the dataset"
-    ):
-        prepare(
-            "cifar-fs",
-            write_zip(tmp_path / "part.zip", dict(list(members.items())[:50])),
-            data_dir=tmp_path,
-        )
-    with pytest.raises(InputError, match="no dataset 'cifar'; choose one of 'glyphs', 'cifar-fs'"):
+    part = write_zip(tmp_path / "part.zip", dict(list(members.items())[:50]))
+    with pytest.raises(FileFormatError, match="lacks .* classes of CIFAR-FS: .* more"):
+        prepare("cifar-fs", part, data_dir=tmp_path)
+    with pytest.raises(InputError, match="'cifar'.* 'glyphs', 'cifar-fs'"):
         prepare("cifar", parts)
     seeds = {path: seed for seed, path in enumerate(cifar_members())}
     for (name, path), data in pixels_by_name(stores).items():
@@ -136,15 +136,13 @@ def by_table(split: str, names: list[str]) -> dict[str, bytes]:
 def by_cache(split: str, names: list[str]) -> dict[str, bytes]:
     images = np.stack([picture(i, 84) for i in range(2 * len(names))])
     classes = {name: [2 * i, 2 * i + 1] for i, name in enumerate(names)}
-    return {
-        f"mini-imagenet-cache-{split}.pkl": python2_pickle(
-            {"image_data": images, "class_dict": classes}
-        )
-    }
+    content = {"image_data": images, "class_dict": classes}
+    return {f"mini-imagenet-cache-{split}.pkl": python2_pickle(content)}
 
 
 def by_category(split: str, names: list[str]) -> dict[str, bytes]:
-    labels = [{"train": 0, "val": 64, "test": 80}[split] + k for k in range(len(names))] * 2
+    first_label = {"train": 0, "val": 64, "test": 80}[split]
+    labels = [first_label + k for k in range(len(names))] * 2
     content = {"data": np.stack([picture(label, 84) for label in labels]), "labels": labels}
     phase = "train_phase_train" if split == "train" else split
     return {f"miniImageNet_category_split_{phase}.pickle": python2_pickle(content)}
@@ -153,30 +151,27 @@ def by_category(split: str, names: list[str]) -> dict[str, bytes]:
 def in_tars(split: str, names: list[str]) -> dict[str, bytes]:
     more = ["n99999999"] if split == "test" else []  # ILSVRC has 900 classes more
     photo = encoded(picture(0, 90), "JPEG")
-    inner = {name: {f"{name}_{i}.JPEG": photo for i in range(2)} for name in [*names, *more]}
-    return {
-        f"{name}.tar": write_tar(io.BytesIO(), photos).getvalue() for name, photos in inner.items()
-    }
+    archives = {}
+    for name in [*names, *more]:
+        photos = {f"{name}_{i}.JPEG": photo for i in range(2)}
+        archives[f"{name}.tar"] = tar_bytes(photos)
+    return archives
 
 
 @pytest.mark.parametrize("layout", [by_table, by_cache, by_category, in_tars])
 def test_mini_imagenet(
     tmp_path: Path, layout: Callable[[str, list[str]], dict[str, bytes]]
 ) -> None:
-    classes, members = standard_splits("mini-imagenet"), dict[str, bytes]()
+    classes = standard_splits("mini-imagenet")
+    members: dict[str, bytes] = {}
     for split, names in classes.items():
         members |= layout(split, names)
-    source = (
-        write_tar(tmp_path / "m.tar", members)
-        if layout is in_tars
-        else write_folder(tmp_path / "m", members)
-    )
+    if layout is in_tars:
+        source = write_tar(tmp_path / "m.tar", members)
+    else:
+        source = write_folder(tmp_path / "m", members)
     stores = prepare("mini-imagenet", source, data_dir=tmp_path / "d")
-    assert [(len(stores[s]), len(stores[s].class_names)) for s in SPLITS] == [
-        (128, 64),
-        (32, 16),
-        (40, 20),
-    ]
+    assert sizes_of(stores) == [(128, 64), (32, 16), (40, 20)]
     assert all(store.images.shape[1:] == (84, 84, 3) for store in stores.values())
     if layout is by_category:
         assert stores["val"].class_names[0] == "category 064"
@@ -188,21 +183,19 @@ def test_mini_imagenet(
         assert pixels_by_name(stores)[name, f"{name}/7"] == picture(7, 84).tobytes()
     if layout is by_table:
         del members[f"images/{classes['val'][0]}00000001.jpg"]
+        archive = write_zip(tmp_path / "m.zip", members)
         with pytest.raises(FileFormatError, match=r"val.csv in .* lists .*00000001.jpg'"):
-            prepare(
-                "mini-imagenet", write_zip(tmp_path / "m.zip", members), data_dir=tmp_path / "e"
-            )
+            prepare("mini-imagenet", archive, data_dir=tmp_path / "e")
 
 
 def test_all_of_ilsvrc(tmp_path: Path) -> None:
     """tieredImageNet takes all images of its classes; miniImageNet 600, and says so."""
     small = encoded(picture(0, 8))
-    members = {
-        f"{name}/{i:04}.png": small for name in all_classes("mini-imagenet") for i in range(2)
-    }
-    members |= {
-        f"{standard_splits('mini-imagenet')['val'][0]}/{i:04}.png": small for i in range(610)
-    }
+    members: dict[str, bytes] = {}
+    for name in all_classes("mini-imagenet"):
+        members |= {f"{name}/{i:04}.png": small for i in range(2)}
+    name = standard_splits("mini-imagenet")["val"][0]
+    members |= {f"{name}/{i:04}.png": small for i in range(610)}
     plan = SOURCES["mini-imagenet"].plan(open_files(write_zip(tmp_path / "m.zip", members)))
     assert "not Ravi and Larochelle's choice" in plan.layout
     assert len(plan.splits["val"]) == 600 + 15 * 2
@@ -218,17 +211,12 @@ def test_tiered_imagenet_pickles(tmp_path: Path) -> None:
         images = [np.frombuffer(encoded(picture(i, 84)), np.uint8) for i in range(len(labels))]
         members[f"{split}_images_png.pkl"] = python2_pickle(images)
         names = [f"{split} class {k}" for k in range(n_classes)]
-        members[f"{split}_labels.pkl"] = python2_pickle(
-            {"label_specific": labels, "label_specific_str": names}
-        )
+        content = {"label_specific": labels, "label_specific_str": names}
+        members[f"{split}_labels.pkl"] = python2_pickle(content)
     stores = prepare(
         "tiered-imagenet", write_folder(tmp_path / "t", members), data_dir=tmp_path / "d"
     )
-    assert [(len(stores[s]), len(stores[s].class_names)) for s in SPLITS] == [
-        (10, 5),
-        (6, 3),
-        (8, 4),
-    ]
+    assert sizes_of(stores) == [(10, 5), (6, 3), (8, 4)]
     assert pixels_by_name(stores)["val class 1", "val_images_png.pkl/4"] == picture(4, 84).tobytes()
 
 
@@ -262,32 +250,33 @@ def test_omniglot_splits_and_rotations(tmp_path: Path) -> None:
 ANIMALS = [f"animal {i}" for i in range(10)]
 
 
-def test_a_folder_is_split_by_lot_the_same_everywhere(tmp_path: Path) -> None:
+def classes_of(plan: Plan) -> dict[str, set[str]]:
+    return {split: {image.class_name for image in images} for split, images in plan.splits.items()}
+
+
+def test_a_folder_is_split_at_random_the_same_everywhere(tmp_path: Path) -> None:
     files = open_files(write_folder(tmp_path / "f", class_folders(ANIMALS)))
     packed = open_files(write_zip(tmp_path / "f.zip", class_folders(ANIMALS, prefix="deep/er/")))
-    plans = plan_folder(files), plan_folder(packed), plan_folder(files, seed=1)
-    first, again, other = (
-        {s: {p.class_name for p in ps} for s, ps in plan.splits.items()} for plan in plans
-    )
-    assert [len(first[s]) for s in SPLITS] == [6, 2, 2]
+    first = classes_of(plan_folder(files))
+    assert [len(first[split]) for split in SPLITS] == [6, 2, 2]
     assert set().union(*first.values()) == set(ANIMALS)
-    assert first == again != other
+    assert classes_of(plan_folder(packed)) == first
+    assert classes_of(plan_folder(files, seed=1)) != first
 
 
 def test_a_folder_by_table_and_by_its_own_splits(tmp_path: Path) -> None:
     members = class_folders(ANIMALS)
-    rows = [
-        "file,label",
-        *(f"{name},{'odd' if i % 2 else 'even'}" for i, name in enumerate(members)),
-    ]
-    files = open_files(
-        write_folder(tmp_path / "t", members | {"labels.csv": "\n".join(rows).encode()})
-    )
-    table = plan_folder(files, table="labels.csv", fractions={"train": 0.5, "test": 0.5})
-    assert (
-        sorted(p.class_name for ps in table.splits.values() for p in ps)
-        == ["even"] * 10 + ["odd"] * 10
-    )
+    rows = ["file,label"]
+    for i, name in enumerate(members):
+        rows.append(f"{name},{'odd' if i % 2 else 'even'}")
+    table = {"labels.csv": "\n".join(rows).encode()}
+    files = open_files(write_folder(tmp_path / "t", members | table))
+    plan = plan_folder(files, table="labels.csv", fractions={"train": 0.5, "test": 0.5})
+    assert {split: len(images) for split, images in plan.splits.items()} == {
+        "train": 10,
+        "test": 10,
+    }
+    assert set().union(*classes_of(plan).values()) == {"even", "odd"}
     own = class_folders(ANIMALS[:3], prefix="train/") | class_folders(ANIMALS[3:5], prefix="test/")
     plan = plan_folder(open_files(write_zip(tmp_path / "own.zip", own)))
     assert {s: len(ps) for s, ps in plan.splits.items()} == {"train": 6, "test": 4}
@@ -301,11 +290,11 @@ def test_bad_folders(tmp_path: Path) -> None:
         plan_folder(open_files(write_folder(tmp_path / "empty", {"readme.txt": b""})))
     with pytest.raises(InputError, match="has no table"):
         plan_folder(files, table="nowhere.csv")
-    for table, message in (
+    for content, message in (
         (b"file,label\nx.png,a", "Line 2 of t.csv .* 'x.png'"),
         (b"a,b\n1,2", "needs the columns"),
     ):
-        folder = write_folder(tmp_path / "bad", class_folders(ANIMALS) | {"t.csv": table})
+        folder = write_folder(tmp_path / "bad", class_folders(ANIMALS) | {"t.csv": content})
         with pytest.raises(FileFormatError, match=message):
             plan_folder(open_files(folder), table="t.csv")
 
@@ -316,6 +305,6 @@ def test_the_real_cifar_fs_and_omniglot(tmp_path: Path) -> None:
     stores = prepare("cifar-fs", sorted((SHARED / "cifar-fs").glob("*.zip")), data_dir=tmp_path)
     assert [len(stores[s]) for s in SPLITS] == [38_400, 9_600, 12_000]
     groups = np.unique(np.concatenate([stores[s].hashes for s in SPLITS]), axis=0)
-    assert len(groups) < 60_000  # CIFAR-100 has pictures that occur twice
+    assert len(groups) < 60_000  # CIFAR-100 has images that occur twice
     stores = prepare("omniglot", sorted((SHARED / "omniglot").glob("*.zip")), data_dir=tmp_path)
     assert sum(len(stores[s].class_names) for s in SPLITS) == 1_623

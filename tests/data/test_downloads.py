@@ -12,7 +12,7 @@ from typing import ClassVar
 import pytest
 from tests.helpers.layouts import class_folders, write_zip
 
-from nearshot.data import SOURCES, Store, prepare
+from nearshot.data import SOURCES, prepare
 from nearshot.data.datasets.source import standard_splits
 from nearshot.data.downloads import Download, DownloadError, download
 
@@ -28,11 +28,9 @@ class Server(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         wanted = self.headers.get("Range")
         type(self).requests.append((self.path, wanted))
-        start = (
-            int(wanted.removeprefix("bytes=").rstrip("-"))
-            if wanted and self.path != "/no-ranges"
-            else 0
-        )
+        start = 0
+        if wanted and self.path != "/no-ranges":
+            start = int(wanted.removeprefix("bytes=").rstrip("-"))
         if self.path == "/missing":
             self.send_error(404)
             return
@@ -109,38 +107,35 @@ def test_preparing_without_files_downloads_them(
     tmp_path: Path, address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Downloaded, verified and packed, once for two that ask at the same time."""
-    names = [name for names in standard_splits("cifar-fs").values() for name in names]
-    archive = write_zip(
-        tmp_path / "cifar100.zip", class_folders(names, prefix="cifar100/data/", side=4)
-    ).read_bytes()
+    names = set().union(*standard_splits("cifar-fs").values())
+    members = class_folders(sorted(names), prefix="cifar100/data/", side=4)
+    archive = write_zip(tmp_path / "cifar100.zip", members).read_bytes()
     monkeypatch.setattr(Server, "content", archive)
     digest = hashlib.md5(archive, usedforsecurity=False).hexdigest()
-    source = replace(
-        SOURCES["cifar-fs"],
-        downloads=(Download("c.zip", (f"{address}/cuts",), digest, len(archive)),),
-    )
+    file = Download("c.zip", (f"{address}/cuts",), digest, len(archive))
+    source = replace(SOURCES["cifar-fs"], downloads=(file,))
     monkeypatch.setattr("nearshot.data.preparation.SOURCES", {"cifar-fs": source})
-    found: list[dict[str, Store]] = []
-    both = [
-        threading.Thread(
-            target=lambda: found.append(prepare("cifar-fs", data_dir=tmp_path / "d", side=4))
-        )
-        for _ in range(2)
-    ]
-    for one in both:
-        one.start()
-    for one in both:
-        one.join(timeout=60)
-    assert [[len(store) for store in stores.values()] for stores in found] == [[128, 32, 40]] * 2
-    assert [r for _, r in Server.requests].count(None) == 1  # one downloads, and the other waits
+    sizes: list[list[int]] = []
+
+    def prepare_and_add_sizes() -> None:
+        stores = prepare("cifar-fs", data_dir=tmp_path / "d", side=4)
+        sizes.append([len(store) for store in stores.values()])
+
+    threads = [threading.Thread(target=prepare_and_add_sizes) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(timeout=60)
+    assert sizes == [[128, 32, 40]] * 2
+    # One downloads, and the other waits.
+    assert [requested for _, requested in Server.requests].count(None) == 1
     assert (tmp_path / "d" / "downloads" / "c.zip").is_file()
 
 
-def test_failure_is_one_sentence_that_says_what_to_do(tmp_path: Path, address: str) -> None:
+def test_a_failure_lists_what_was_tried(tmp_path: Path, address: str) -> None:
     urls = [f"{address}/missing", f"{address}/corrupt", "http://127.0.0.1:9/closed"]
     with pytest.raises(DownloadError) as error:
         fetch(tmp_path, *urls)
-    text = str(error.value)
-    for part in ("404", "the checksum is wrong", f"Get it from {address}/missing", "--from"):
-        assert part in text
+    for part in ("404", "checksum", f"{address}/missing", "paths"):
+        assert part in str(error.value)
     assert list(tmp_path.iterdir()) == []

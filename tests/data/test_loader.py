@@ -1,4 +1,4 @@
-"""Where images live: the same batches from everywhere, little memory from disk, and threads that end."""
+"""Where images are kept: the same batches from everywhere, in little memory; threads that end."""
 
 import hashlib
 import json
@@ -27,10 +27,9 @@ needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a C
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
-    """A store of 300 different pictures."""
-    return Store(
-        write_sparse_split(tmp_path_factory.mktemp("d") / "zoo" / "8" / "train", 300, 8, range(300))
-    )
+    """A store of 300 different images."""
+    folder = tmp_path_factory.mktemp("d") / "zoo" / "8" / "train"
+    return Store(write_sparse_split(folder, 300, 8, range(300)))
 
 
 def feeding_threads() -> list[str]:
@@ -49,15 +48,15 @@ def test_batches_are_the_same_from_everywhere(
 ) -> None:
     kinds = {
         "mapped": store.images,
+        "part of a map": store.images[70:270],
         "array": np.array(store.images),
         "every other": store.images[:, ::2],
     }
-    images = (kinds | {"part of a map": store.images[70:270]})[kind]
+    images = kinds[kind]
     feed = ImageFeed(images, "cpu", residence=residence)
     batches = list(feed.batches(torch.tensor(indices, dtype=torch.int64), batch_size))
-    expected = [
-        np.array(images[indices[i : i + batch_size]]) for i in range(0, len(indices), batch_size)
-    ]
+    starts = range(0, len(indices), batch_size)
+    expected = [images[indices[start : start + batch_size]] for start in starts]
     assert feed.residence == residence
     assert len(feed) == len(images)
     assert len(batches) == len(expected)
@@ -79,7 +78,8 @@ def test_batches_are_gathered_ahead_but_not_further(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     feed = ImageFeed(store.images, "cpu", residence="disk")
-    gathered, gather = [], feed._batch
+    gathered = []
+    gather = feed._batch
 
     def counting(rows: Rows) -> torch.Tensor:
         gathered.append(len(rows))
@@ -131,15 +131,20 @@ from pathlib import Path
 import numpy as np
 from nearshot.data import ImageFeed, ShuffledBatches, Store
 
-folder, residence, batch_size = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
+folder = Path(sys.argv[1])
+residence = sys.argv[2]
+batch_size = int(sys.argv[3])
 store = Store(folder)
 sampler = ShuffledBatches(len(store), batch_size, seed=0)
 def peak():
     status = Path("/proc/self/status")
     if status.exists():  # ru_maxrss begins with the peak of the process that started this one
-        return next(int(line.split()[1]) for line in status.read_text().splitlines() if line.startswith("VmHWM:"))
+        for line in status.read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1])
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-for batch in ImageFeed(store.images[:4], "cpu").batches(sampler.epoch_indices() % 4, 8):  # loads all code
+# This loads all code.
+for batch in ImageFeed(store.images[:4], "cpu").batches(sampler.epoch_indices() % 4, 8):
     batch.numpy().sum((1, 2, 3), dtype=np.int64)
 before = peak()
 feed = ImageFeed(store.images, "cpu", residence=residence)
@@ -163,20 +168,18 @@ print(json.dumps({"before": before, "after": peak(), "digest": digest}))
 def test_an_epoch_reads_every_image_and_takes_little_memory(
     tmp_path: Path, n_images: int, residence: str
 ) -> None:
-    marked = {
-        0,
-        n_images - 1,
-        *np.random.default_rng(0).choice(n_images, 500, replace=False).tolist(),
-    }
+    random = np.random.default_rng(0).choice(n_images, 500, replace=False)
+    marked = {0, n_images - 1, *random.tolist()}
     folder = write_sparse_split(tmp_path / "large" / "84" / "train", n_images, 84, sorted(marked))
     command = [sys.executable, "-c", EPOCH, str(folder), residence, "512"]
-    found = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    result = json.loads(output)
     sums = np.zeros(n_images, np.int64)
     for index in marked:
         sums[index] = picture(index, 84).sum(dtype=np.int64)
-    assert found["digest"] == hashlib.sha256(sums.tobytes()).hexdigest()
+    assert result["digest"] == hashlib.sha256(sums.tobytes()).hexdigest()
     n_kept = n_images * 84 * 84 * 3 / 1024 if residence == "memory" else 0
-    assert n_kept * 0.9 <= found["after"] - found["before"] < n_kept + ALLOWANCE_KIB
+    assert n_kept * 0.9 <= result["after"] - result["before"] < n_kept + ALLOWANCE_KIB
 
 
 @needs_cuda

@@ -13,13 +13,13 @@ SIDE = 21
 
 
 def images() -> torch.Tensor:
-    """Photos' kind of values: several means and contrasts, one nearly flat, one of few levels; whole levels."""
+    """Images of several contrasts, in whole levels; one nearly flat, one of few levels."""
     generator = torch.Generator().manual_seed(0)
     y, x = torch.meshgrid(torch.linspace(0, 3, SIDE), torch.linspace(0, 3, SIDE), indexing="ij")
-    planes = torch.stack(
-        [torch.stack([(x + i).sin() * (y - c).cos() for c in range(3)]) for i in range(6)]
-    )
-    planes = 120 + torch.tensor([100, 60, 20, 3, 100, 80])[:, None, None, None] * planes
+    phase = torch.arange(6)[:, None, None, None]
+    channel = torch.arange(3)[:, None, None]
+    contrast = torch.tensor([100, 60, 20, 3, 100, 80])[:, None, None, None]
+    planes = 120 + contrast * (x + phase).sin() * (y - channel).cos()  # (image, 3, height, width)
     planes[4] = (planes[4] / 60).floor() * 60
     planes[5] += torch.randint(-30, 30, planes[5].shape, generator=generator)
     return planes.clamp(0, 255).round() / 255
@@ -27,18 +27,22 @@ def images() -> torch.Tensor:
 
 def in_pillow(image: torch.Tensor, operation: str, strength: float) -> np.ndarray:
     picture = Image.fromarray((image * 255).round().byte().permute(1, 2, 0).numpy())
-    factor, size = 1 + 0.9 * strength, picture.size
+    factor = 1 + 0.9 * strength
     centre = SIDE / 2
 
     def moved(a: float, b: float, c: float, d: float, e: float, f: float) -> Image.Image:
         """(x, y) of the result comes from the matrix times (x, y), both from the centre."""
-        across, down = c + centre - a * centre - b * centre, f + centre - d * centre - e * centre
-        return picture.transform(
-            size, Image.Transform.AFFINE, (a, b, across, d, e, down), Image.Resampling.BILINEAR
-        )
+        across = c + centre - a * centre - b * centre
+        down = f + centre - d * centre - e * centre
+        matrix = (a, b, across, d, e, down)
+        bilinear = Image.Resampling.BILINEAR
+        return picture.transform(picture.size, Image.Transform.AFFINE, matrix, bilinear)
 
-    angle, shear, shift = math.radians(30 * strength), 0.3 * strength, 150 / 331 * SIDE * strength
-    cosine, sine = math.cos(angle), math.sin(angle)
+    angle = math.radians(30 * strength)
+    cosine = math.cos(angle)
+    sine = math.sin(angle)
+    shear = 0.3 * strength
+    shift = 150 / 331 * SIDE * strength
     changed = {
         "brightness": lambda: ImageEnhance.Brightness(picture).enhance(factor),
         "contrast": lambda: ImageEnhance.Contrast(picture).enhance(factor),
@@ -66,36 +70,35 @@ def test_an_operation_is_pillows(operation: str, strength: float) -> None:
     ours = apply_chosen(given, choice, torch.full((len(given),), strength))
     assert ours.min() >= 0
     assert ours.max() <= 1
-    for image, found in zip(given, ours, strict=True):
+    for image, result in zip(given, ours, strict=True):
         expected = in_pillow(image, operation, strength)
         compared = np.ones((SIDE, SIDE), bool)
-        if (
-            operation in MOVEMENTS
-        ):  # at the image's border, where Pillow repeats the last pixel, ours fades to black
+        if operation in MOVEMENTS:
+            # At the image's border, where Pillow repeats the last pixel, ours fades to black.
             white = apply_chosen(torch.ones_like(image[None]), choice[:1], torch.tensor([strength]))
             compared = white[0, 0].numpy() > 0.9999
             covered = in_pillow(torch.ones_like(image), operation, strength)[:, :, 0] > 0
             assert not (compared & ~covered).any()
             assert compared.sum() > 0.8 * covered.sum()
-        difference = np.abs(found.permute(1, 2, 0).numpy() * 255 - expected)
+        difference = np.abs(result.permute(1, 2, 0).numpy() * 255 - expected)
         assert difference[compared].max() < 1.51
 
 
 def test_each_image_gets_its_own_operation() -> None:
     given = images()[:1].expand(len(OPERATIONS), -1, -1, -1)
-    choice, strength = torch.arange(len(OPERATIONS)), torch.linspace(-0.9, 0.9, len(OPERATIONS))
+    choice = torch.arange(len(OPERATIONS))
+    strength = torch.linspace(-0.9, 0.9, len(OPERATIONS))
     together = apply_chosen(given, choice, strength)
-    alone = [
-        apply_chosen(given[i : i + 1], choice[i : i + 1], strength[i : i + 1])
-        for i in range(len(given))
-    ]
-    torch.testing.assert_close(together, torch.cat(alone))
+    for i in range(len(given)):
+        alone = apply_chosen(given[i : i + 1], choice[i : i + 1], strength[i : i + 1])
+        torch.testing.assert_close(together[i : i + 1], alone)
 
 
 def test_operations_are_drawn_evenly_and_up_to_the_magnitude() -> None:
-    """Of grey images brightness tells the strength; images that change otherwise had another operation."""
+    """Brightness tells the strength of a grey image's operation."""
     n = 4000
-    generator, drawn = torch.Generator().manual_seed(0), []
+    generator = torch.Generator().manual_seed(0)
+    drawn = []
 
     def draw(*shape: int) -> torch.Tensor:
         drawn.append(torch.rand(n, *shape, generator=generator))
@@ -103,11 +106,11 @@ def test_operations_are_drawn_evenly_and_up_to_the_magnitude() -> None:
 
     given = torch.full((n, 3, 4, 4), 0.5)
     assert apply_operations(given, 0, 0.5, draw) is given
-    found = apply_operations(given, 1, 0.5, draw)
+    result = apply_operations(given, 1, 0.5, draw)
     assert len(drawn) == 1
     brightness = (drawn[0][:, 0] * len(OPERATIONS)).long() == COLOURS.index("brightness")
     assert float(brightness.float().mean()) == pytest.approx(1 / len(OPERATIONS), abs=0.02)
-    strengths = found[brightness, 0, 0, 0] / 0.5 - 1
+    strengths = result[brightness, 0, 0, 0] / 0.5 - 1
     assert float(strengths.abs().max()) <= 0.9 * 0.5 + 1e-6
     assert float(strengths.abs().mean()) == pytest.approx(0.9 * 0.5 / 2, abs=0.03)
     assert float(strengths.mean()) == pytest.approx(0, abs=0.04)

@@ -26,21 +26,20 @@ def test_a_folder_is_prepared_once_and_then_opened(
     train = open_or_prepare("~/my-photos", "train", tmp_path / "d")
     assert (len(train), train.images.shape[1], train.dataset) == (24, 84, "my-photos")
     assert train.manifest["origin"] == str(photos)
-    (photos / "animal 0" / "late.png").write_bytes(
-        b"no picture"
-    )  # would be an error if it were read
+    # It would be an error if it were read.
+    (photos / "animal 0" / "late.png").write_bytes(b"no image")
     for dataset in (photos, str(photos), "."):
         with pytest.warns(UserWarning, match="has changed.*nearshot data prepare"):
-            assert (
-                open_or_prepare(dataset, "train", tmp_path / "d").fingerprint == train.fingerprint
-            )
+            again = open_or_prepare(dataset, "train", tmp_path / "d")
+        assert again.fingerprint == train.fingerprint
     assert len(open_or_prepare("my-photos", "test", tmp_path / "d")) == 8
     with pytest.raises(InputError, match="side must be from 1 to 4096, not 0"):
         open_or_prepare(photos, "train", tmp_path / "d", side=0)
     for _ in range(2):
         with pytest.raises(FileFormatError, match="late.png is not an image"):
             open_or_prepare(photos, "train", tmp_path / "d", side=16)
-    (photos / "animal 0" / "late.png").write_bytes(encoded(picture(99)))  # repaired, it is resumed
+    # Repaired, it is resumed.
+    (photos / "animal 0" / "late.png").write_bytes(encoded(picture(99)))
     assert len(open_or_prepare(photos, "train", tmp_path / "d", side=16)) in (24, 25)
 
 
@@ -70,48 +69,42 @@ def test_otherwise_the_error_is_the_command(
 ) -> None:
     with pytest.raises(InputError) as caught:
         open_or_prepare(dataset, "train", tmp_path, side=side)
-    expected = f"Dataset {dataset!r} is not prepared in {tmp_path}. Run: " + command.format(
-        tmp_path
-    )
-    assert str(caught.value) == expected
+    assert str(caught.value).endswith(f"Run: {command.format(tmp_path)}")
 
 
 def test_folders_without_images_are_named(
-    photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    photos: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     for folder in ("unicorn", "deep/below", ".git/objects"):
         (photos / folder).mkdir(parents=True)
-    for progress in (None, False):
-        prepare_folder(photos, data_dir=tmp_path / str(progress), side=8, progress=progress)
-        said = capsys.readouterr().err
-        assert ("3 folders" in said and "'deep', 'deep/below', 'unicorn'" in said) == (
-            progress is None
-        )
+    prepare_folder(photos, data_dir=tmp_path / "d", side=8)
+    assert "3 folders" in caplog.text
+    assert "'deep', 'deep/below', 'unicorn'" in caplog.text
 
 
 @pytest.mark.parametrize(("n_classes", "missing"), [(3, ["val", "test"]), (5, ["val"])])
 def test_missing_splits_are_reported(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], n_classes: int, missing: list[str]
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, n_classes: int, missing: list[str]
 ) -> None:
-    place = write_folder(tmp_path / "few", class_folders(ANIMALS[:n_classes], 2, side=8))
-    prepare_folder(place, data_dir=tmp_path / "d", side=8)
-    said = capsys.readouterr().err
-    assert f"{n_classes} classes" in said
-    assert [split for split in ("train", "val", "test") if f"no {split!r} split" in said] == missing
+    folder = write_folder(tmp_path / "few", class_folders(ANIMALS[:n_classes], 2, side=8))
+    prepare_folder(folder, data_dir=tmp_path / "d", side=8)
+    assert f"{n_classes} classes" in caplog.text
+    for split in ("train", "val", "test"):
+        assert (f"no {split!r} split" in caplog.text) == (split in missing)
 
 
 @pytest.mark.parametrize("packed", [False, True])
 def test_names_that_are_no_text_are_written_out(tmp_path: Path, packed: bool) -> None:
-    place = write_folder(tmp_path / "cafes", class_folders([*ANIMALS, "日本"], 2, side=8))
-    odd = place / os.fsdecode(b"caf\xe9")
+    folder = write_folder(tmp_path / "cafes", class_folders([*ANIMALS, "日本"], 2, side=8))
+    odd = folder / os.fsdecode(b"caf\xe9")
     odd.mkdir()
     for number, name in enumerate((b"\xe9.png", b"two\nlines\xc2\x85.png")):
-        (odd / os.fsdecode(name)).write_bytes((place / "animal 0" / f"{number}.png").read_bytes())
-    source = place
+        (odd / os.fsdecode(name)).write_bytes((folder / "animal 0" / f"{number}.png").read_bytes())
+    source = folder
     if packed:
         source = tmp_path / "cafes.tar"
         with tarfile.open(source, "w") as tar:
-            tar.add(place, "cafes")
+            tar.add(folder, "cafes")
     classes = {"train": [*ANIMALS[:5], "caf\\xe9"], "test": ["日本"]}
     prepare_folder(source, classes=classes, data_dir=tmp_path / "d", side=8)
     store = Store.open("cafes", "train", tmp_path / "d")
@@ -121,4 +114,4 @@ def test_names_that_are_no_text_are_written_out(tmp_path: Path, packed: bool) ->
         "\\xe9.png",
         "two\\nlines\\x85.png",
     ]
-    assert len(prepare_folder(source, name="by-lot", data_dir=tmp_path / "d", side=8)) == 3
+    assert len(prepare_folder(source, name="at-random", data_dir=tmp_path / "d", side=8)) == 3

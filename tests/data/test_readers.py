@@ -20,6 +20,7 @@ from tests.helpers.layouts import (
     encoded,
     picture,
     python2_pickle,
+    tar_bytes,
     write_folder,
     write_tar,
     write_zip,
@@ -37,17 +38,15 @@ MEMBERS = {"b/3.txt": b"three", "a/1.txt": b"one", "a/2.txt": b"two"}  # in no o
 @pytest.mark.parametrize("kind", ["folder", "f.zip", "f.tar", "f.tar.gz", "parts"])
 def test_names_and_contents_are_the_same_however_they_come(tmp_path: Path, kind: str) -> None:
     noise = {".DS_Store": b"x", "a/._1.txt": b"x", "b/Thumbs.db": b"x", ".thumbnails/1.txt": b"x"}
-    writers = {
-        "folder": write_folder,
-        "f.zip": write_zip,
-        "f.tar": write_tar,
-        "f.tar.gz": write_tar,
-    }
     if kind == "parts":
         items = list(MEMBERS.items())
         files = open_files([write_zip(tmp_path / f"{i}.zip", dict(items[i::2])) for i in range(2)])
+    elif kind == "folder":
+        files = open_files(write_folder(tmp_path / kind, MEMBERS | noise))
+    elif kind == "f.zip":
+        files = open_files(write_zip(tmp_path / kind, MEMBERS | noise))
     else:
-        files = open_files(writers[kind](tmp_path / kind, MEMBERS | noise))
+        files = open_files(write_tar(tmp_path / kind, MEMBERS | noise))
     assert files.names() == sorted(MEMBERS)
     assert {name: files.read(name) for name in files.names()} == MEMBERS
 
@@ -70,7 +69,7 @@ def test_names_that_reach_outside_are_refused(tmp_path: Path, name: str) -> None
 def test_growth_counts_from_a_size_and_a_member_has_a_limit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A tar's members grow together: what counts is all that it promises against the size of its file."""
+    """What counts of a tar is all that it promises, against the size of its file."""
     write_tar(tmp_path / "f.tar.gz", {"zeros.png": bytes(30 << 20)})
     with zipfile.ZipFile(tmp_path / "f.zip", "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("zeros.png", bytes(30 << 20))
@@ -82,26 +81,20 @@ def test_growth_counts_from_a_size_and_a_member_has_a_limit(
             open_files(tmp_path / name)
     monkeypatch.setattr(readers, "MOST_GROWTH", 10)
     monkeypatch.setattr(readers, "GROWTH_COUNTS_FROM", 40_000)
-    open_files(
-        write_tar(tmp_path / "f.tar.gz", {"a.png": bytes(40_000)})
-    )  # as much as that does no harm
-    with pytest.raises(
-        FileFormatError, match="'b.png' in .* to 60,000 bytes: a decompression bomb"
-    ):
-        open_files(
-            write_tar(tmp_path / "f.tar.gz", {"a.png": bytes(30_000), "b.png": bytes(30_000)})
-        )
+    # As much as that does no harm.
+    open_files(write_tar(tmp_path / "f.tar.gz", {"a.png": bytes(40_000)}))
+    bomb = write_tar(tmp_path / "f.tar.gz", {"a.png": bytes(30_000), "b.png": bytes(30_000)})
+    with pytest.raises(FileFormatError, match="'b.png' in .* to 60,000 bytes: a decompression"):
+        open_files(bomb)
     noise = os.urandom(60_000)
     open_files(write_tar(tmp_path / "f.tar.gz", {"a.png": noise}))
     monkeypatch.setattr(readers, "MOST_BYTES_OF_A_MEMBER", 50_000)
     for name, write in (("f.tar", write_tar), ("f.zip", write_zip)):
-        open_files(
-            write(tmp_path / name, {"a.png": noise[:40_000], "b.png": noise[:40_000]})
-        )  # of each, not together
-        with pytest.raises(
-            FileFormatError, match="'a.png' in .* has 60,000 bytes, over the limit of 50,000"
-        ):
-            open_files(write(tmp_path / name, {"a.png": noise}))
+        # Of each, not together.
+        open_files(write(tmp_path / name, {"a.png": noise[:40_000], "b.png": noise[:40_000]}))
+        large = write(tmp_path / name, {"a.png": noise})
+        with pytest.raises(FileFormatError, match="'a.png' in .* 60,000 bytes.*limit of 50,000"):
+            open_files(large)
 
 
 def test_encrypted_and_damaged_members_and_links(tmp_path: Path) -> None:
@@ -112,14 +105,15 @@ def test_encrypted_and_damaged_members_and_links(tmp_path: Path) -> None:
     assert open_files(path).read("good.bin") == b"a" * 100
     with pytest.raises(FileFormatError, match="'bad.bin' in .*f.zip cannot be read"):
         open_files(path).read("bad.bin")
-    for header, place in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):
-        content[content.index(header) + place] |= 1
+    for header, offset in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):
+        content[content.index(header) + offset] |= 1
     path.write_bytes(content)
     with pytest.raises(FileFormatError, match="f.zip is encrypted"):
         open_files(path)
     with tarfile.open(tmp_path / "evil.tar", "w") as archive:
         link = tarfile.TarInfo("innocent.png")
-        link.type, link.linkname = tarfile.SYMTYPE, "/etc/passwd"
+        link.type = tarfile.SYMTYPE
+        link.linkname = "/etc/passwd"
         archive.addfile(link)
     with zipfile.ZipFile(tmp_path / "evil.zip", "w") as zipped:
         info = zipfile.ZipInfo("innocent.png")
@@ -138,24 +132,24 @@ def test_folders_without_images_are_known(tmp_path: Path) -> None:
 
 
 def test_tar_archives_inside_are_folders(tmp_path: Path) -> None:
-    inner = write_tar(io.BytesIO(), {"1.png": b"one", "deep/2.png": b"two"}).getvalue()
+    inner = tar_bytes({"1.png": b"one", "deep/2.png": b"two"})
     files = open_files(write_tar(tmp_path / "outer.tar", {"n01/x.tar": inner, "y.tar": inner}))
     assert files.names() == ["n01/x/1.png", "n01/x/deep/2.png", "y/1.png", "y/deep/2.png"]
     assert files.read("y/deep/2.png") == b"two"
 
 
 def test_truncated_archives_are_refused(tmp_path: Path) -> None:
-    """Also a tar that ends between two members: what is left reads well, and some of it is missing."""
+    """Also a tar that ends between two members: what is left reads well."""
     members = {f"{i}.bin": os.urandom(2000) for i in range(5)}
     for name, write in (("f.zip", write_zip), ("f.tar", write_tar), ("f.tar.gz", write_tar)):
-        whole = write(tmp_path / name, members)
-        content = whole.read_bytes()
-        whole.write_bytes(content[: len(content) // 3])
+        path = write(tmp_path / name, members)
+        content = path.read_bytes()
+        path.write_bytes(content[: len(content) // 3])
         with pytest.raises(FileFormatError, match=r"f\.(zip|tar)"):
-            files = open_files(whole)
+            files = open_files(path)
             for member in files.names():
                 files.read(member)
-    content = write_tar(io.BytesIO(), members).getvalue()
+    content = tar_bytes(members)
     size = 512 + 2048  # of a member: its header, and its content in blocks
     for n_whole in (1, 5):
         (tmp_path / "f.tar").write_bytes(content[: n_whole * size])
@@ -166,9 +160,8 @@ def test_truncated_archives_are_refused(tmp_path: Path) -> None:
     (tmp_path / "f.tar").write_bytes(content[: 5 * size + 512])
     files = open_files(tmp_path / "f.tar")
     assert len(files.names()) == 5
-    os.truncate(
-        tmp_path / "f.tar", 4 * size + 1000
-    )  # in the middle of a member, after the archive was opened
+    # In the middle of a member, after the archive was opened.
+    os.truncate(tmp_path / "f.tar", 4 * size + 1000)
     with pytest.raises(FileFormatError, match="4.bin"):
         files.read("4.bin")
 
@@ -267,7 +260,7 @@ def saved(image: Image.Image, kind: str = "PNG", **options: Any) -> bytes:
     ],
     ids=["grey", "one bit", "palette", "transparent", "grey and alpha", "CMYK", "16 bits"],
 )
-def test_every_kind_of_picture_becomes_rgb(
+def test_every_kind_of_image_becomes_rgb(
     image: Image.Image, kind: str, expected: tuple[int, ...]
 ) -> None:
     decoded = decode(saved(image, kind), "it")
@@ -290,9 +283,9 @@ def test_heic_photos_are_read_where_pillow_heif_is_installed(
     pixels = np.full((40, 60, 3), (200, 30, 60), np.uint8)
     file = io.BytesIO()
     pillow_heif.from_pillow(Image.fromarray(pixels)).save(file)
-    found = np.asarray(decode(file.getvalue(), "phone.heic"), dtype=int)
-    assert found.shape == pixels.shape
-    assert np.abs(found - pixels).max() < 12
+    decoded = np.asarray(decode(file.getvalue(), "phone.heic"), dtype=int)
+    assert decoded.shape == pixels.shape
+    assert np.abs(decoded - pixels).max() < 12
     with pytest.raises(FileFormatError, match="cut.heic.*HEIC"):
         decode(file.getvalue()[:-50], "cut.heic")
     monkeypatch.setattr("nearshot.data.images._can_read_heif", lambda: False)
@@ -310,28 +303,24 @@ def test_a_large_jpeg_is_decoded_at_a_fraction_of_its_size() -> None:
 @pytest.mark.parametrize("size", [(1200, 2000), (2001, 1203), (2885, 2500)])
 @pytest.mark.parametrize("orientation", [1, 6])
 def test_a_square_of_a_shrunk_jpeg_shows_the_same(size: tuple[int, int], orientation: int) -> None:
-    """Sides that the fraction does not divide, and turned photos, included: a shift by one pixel would show."""
+    """A shift by one pixel would show. The fraction does not divide all sides."""
     exif = Image.Exif()
     exif[0x0112] = orientation
     image = Image.fromarray(picture(0, 30, 30)).resize(size, Image.Resampling.BICUBIC)
     data = saved(image, "JPEG", exif=exif, quality=95)
-    whole, shrunk = (
-        fit_to_square(decode(data, "it", shrink_to=side), 112).astype(int) for side in (None, 224)
-    )
+    whole = fit_to_square(decode(data, "it"), 112).astype(int)
+    shrunk = fit_to_square(decode(data, "it", shrink_to=224), 112).astype(int)
     # A turned photo whose sides are not multiples of 8 is shifted by a fraction of a pixel.
     assert np.abs(whole - shrunk).mean() < (0.5 if orientation == 1 else 5)
     assert np.abs(whole - np.roll(whole, 1, 0)).mean() > 10
 
 
-def test_pictures_that_are_too_large_or_none_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    with (
-        monkeypatch.context() as patch,
-        pytest.raises(FileFormatError, match="huge.png has far too many pixels"),
-    ):
-        patch.setattr(
-            Image, "MAX_IMAGE_PIXELS", 100
-        )  # Pillow's own limit, which it refuses twofold
-        decode(encoded(picture(0, 30)), "huge.png")
+def test_images_that_are_too_large_or_none_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        # Pillow's own limit, which it refuses twofold.
+        patch.setattr(Image, "MAX_IMAGE_PIXELS", 100)
+        with pytest.raises(FileFormatError, match="huge.png has far too many pixels"):
+            decode(encoded(picture(0, 30)), "huge.png")
     monkeypatch.setattr("nearshot.data.images.MOST_PIXELS", 1000)
     for data, message in (
         (encoded(picture(0, 30, 40)), "it has 40×30 pixels, over the limit of 1,000"),
@@ -359,9 +348,9 @@ def test_cropping_and_stretching() -> None:
 
 @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.binary(max_size=300), st.integers(0, 400))
-def test_damaged_pictures_give_one_kind_of_error(noise: bytes, place: int) -> None:
+def test_damaged_images_give_one_kind_of_error(noise: bytes, start: int) -> None:
     good = encoded(picture(0, 8))
     try:
-        decode(good[:place] + noise + good[place + len(noise) :], "it")
+        decode(good[:start] + noise + good[start + len(noise) :], "it")
     except NearshotError as error:
         assert str(error).startswith("it ")

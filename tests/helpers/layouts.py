@@ -1,5 +1,6 @@
-"""Small archives in exactly the layouts in which the datasets are distributed, for tests to read back."""
+"""Small archives in the layouts in which datasets are distributed, and images for them."""
 
+import gzip
 import io
 import json
 import pickle
@@ -19,7 +20,7 @@ Pixels = npt.NDArray[np.uint8]
 
 
 def picture(seed: int, side: int = 32, width: int | None = None) -> Pixels:
-    """A picture that no other seed gives."""
+    """An image that no other seed gives."""
     return np.random.default_rng(seed).integers(0, 256, (side, width or side, 3), dtype=np.uint8)
 
 
@@ -36,15 +37,20 @@ def write_zip(path: Path, members: Mapping[str, bytes]) -> Path:
     return path
 
 
-def write_tar(path: Path | io.BytesIO, members: Mapping[str, bytes]) -> Any:
-    mode: Any = "w:gz" if isinstance(path, Path) and path.name.endswith("gz") else "w"
-    opened = {"fileobj": path} if isinstance(path, io.BytesIO) else {"name": path}
-    with tarfile.open(mode=mode, **opened) as archive:
+def write_tar(path: Path, members: Mapping[str, bytes]) -> Path:
+    content = tar_bytes(members)
+    path.write_bytes(gzip.compress(content) if path.name.endswith("gz") else content)
+    return path
+
+
+def tar_bytes(members: Mapping[str, bytes]) -> bytes:
+    file = io.BytesIO()
+    with tarfile.open(fileobj=file, mode="w") as archive:
         for name, data in members.items():
             info = tarfile.TarInfo(name)
             info.size = len(data)
             archive.addfile(info, io.BytesIO(data))
-    return path
+    return file.getvalue()
 
 
 def write_folder(path: Path, members: Mapping[str, bytes]) -> Path:
@@ -57,9 +63,12 @@ def write_folder(path: Path, members: Mapping[str, bytes]) -> Path:
 def class_folders(
     classes: Iterable[str], per_class: int = 2, prefix: str = "", side: int = 32
 ) -> dict[str, bytes]:
-    """<prefix><class>/<number>.png for every class; the seed of a picture is its place."""
-    names = [f"{prefix}{name}/{i}.png" for name in classes for i in range(per_class)]
-    return {name: encoded(picture(seed, side)) for seed, name in enumerate(names)}
+    """<prefix><class>/<number>.png for every class; the seeds of the images are 0, 1, …."""
+    members: dict[str, bytes] = {}
+    for name in classes:
+        for i in range(per_class):
+            members[f"{prefix}{name}/{i}.png"] = encoded(picture(len(members), side))
+    return members
 
 
 class Call:
@@ -78,10 +87,10 @@ def python2_pickle(value: Any) -> bytes:
 
 
 def write_sparse_split(folder: Path, n_images: int, side: int, marked: Iterable[int]) -> Path:
-    """A split of any size in the store's own format, quickly: all black but for `picture(i, side)` at marked places i.
+    """A split of any size in the store's own format, quickly: black but for some marked images.
 
-    What was never written takes no room on the disk, and is read as zeros. It can be opened, but
-    not verified.
+    Image i is `picture(i, side)` if i is marked. What was never written takes no room on the disk,
+    and is read as zeros. The split can be opened, but not verified.
     """
     folder.mkdir(parents=True)
     with (folder / "images.u8").open("wb") as file:
@@ -98,15 +107,16 @@ def write_sparse_split(folder: Path, n_images: int, side: int, marked: Iterable[
         "version": VERSION,
         "dataset": "large",
         "split": folder.name,
-        "fingerprint": "none",
-    }
-    manifest |= {
         "n_images": n_images,
         "side": side,
         "fit": "crop",
         "interpolation": "none",
+        "class_names": [f"class {label:02}" for label in range(100)],
         "broken": [],
+        "origin": None,
+        "source": "none",
+        "preparation": {},
+        "fingerprint": "none",
     }
-    manifest["class_names"] = [f"class {label:02}" for label in range(100)]
     (folder / "manifest.json").write_text(json.dumps(manifest))
     return folder

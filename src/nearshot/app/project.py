@@ -14,26 +14,34 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from nearshot.estimator.copy_images import safe_name, write_new
 from nearshot.data.readers import is_image
 from nearshot.errors import FileFormatError, InputError
+from nearshot.estimator.copy_images import safe_name, write_new
 from nearshot.estimator.find_images import find_images
 from nearshot.io import FileLock, read_json, readable, write_json
 
-FORMAT, VERSION = "nearshot-project", 1
+FORMAT = "nearshot-project"
+VERSION = 1
 UNKNOWN = "unknown"  # the label of photos that are like no class
-MOST_PHOTOS = 20_000
-LONGEST_NAME = 80
+MAX_PHOTOS = 20_000
+MAX_NAME_LENGTH = 80
 
 
 @dataclass(frozen=True)
 class Photo:
-    """A photo of a project."""
+    """A photo of a project.
 
-    id: str  # identifies it in addresses
-    key: str  # its path relative to the project; identifies it in `project.json`
+    Attributes:
+        id: identifies it in addresses.
+        key: its path relative to the project; identifies it in `project.json`.
+        path: its path.
+        group: the name of the folder that it is in, or "" at the top.
+    """
+
+    id: str
+    key: str
     path: Path
-    group: str  # the name of the folder that it is in, or "" at the top
+    group: str
 
     @property
     def name(self) -> str:
@@ -42,46 +50,45 @@ class Photo:
 
 
 class Project:
-    """The photos, classes and labels of a folder. Every change is saved at once."""
+    """The photos, classes and labels of a folder. Every change is saved at once.
+
+    Attributes:
+        folder: the folder of the project.
+        folders: the folders of photos, relative to it.
+        photos: all photos by their identifiers, in the order of their paths.
+        classes: the names of the classes, in the order of the user.
+        labels: the class of each labelled photo, by its key.
+        confirmed: the keys of photos whose labels are right although they look wrong.
+        removed: the keys of photos that the user has taken out.
+    """
 
     def __init__(self, folder: Path, photo_folders: Iterable[Path] = ()) -> None:
-        self.folder, photo_folders = folder.absolute(), list(photo_folders)
-        for path in photo_folders:  # before anything is written
-            if not path.is_dir():
-                raise InputError(f"{path} is not a folder of photos.")
-            find_images([path])  # refuses a folder without photos
+        photo_folders = list(photo_folders)
+        for photo_folder in photo_folders:  # before anything is written
+            if not photo_folder.is_dir():
+                raise InputError(f"{photo_folder} is not a folder of photos.")
+            find_images([photo_folder])  # a folder without photos is an error
+        self.folder = folder.absolute()
         self.folder.mkdir(parents=True, exist_ok=True)
         self._lock = FileLock(self.folder / ".lock")
         if not self._lock.acquire():
             raise InputError(
                 f"The project {folder} is open in another nearshot app. Close it, or use that one."
             )
-        path = self.folder / "project.json"
-        saved: dict[str, Any] = (
-            read_json(path) if path.exists() else {"format": FORMAT, "version": VERSION}
-        )
-        if (saved.get("format"), saved.get("version")) != (FORMAT, VERSION):
-            raise FileFormatError(
-                f"{path} is not a project, or of another version of nearshot. Start a new project."
-            )
-        self.classes: list[str] = saved.get("classes", [])  # in the order of the user
-        self.labels: dict[str, str] = saved.get(
-            "labels", {}
-        )  # the class of each labelled photo, by its key
-        self.confirmed: set[str] = set(
-            saved.get("confirmed", [])
-        )  # keys of photos whose labels are right
-        self.removed: set[str] = set(
-            saved.get("removed", [])
-        )  # keys of photos that the user has taken out
-        new = [_relative(one, self.folder) for one in photo_folders]
-        self.folders: list[str] = list(dict.fromkeys([*saved.get("folders", []), *new]))
-        self.photos: dict[str, Photo] = {}  # by identifier, in the order of their paths
-        for one in [*self.folders, "photos"]:
-            self._find(self.folder / one)
-        if len(self.photos) > MOST_PHOTOS:
+        saved = _read_project(self.folder / "project.json")
+        self.classes: list[str] = saved["classes"]
+        self.labels: dict[str, str] = saved["labels"]
+        self.confirmed: set[str] = set(saved["confirmed"])
+        self.removed: set[str] = set(saved["removed"])
+        new_folders = [_relative(photo_folder, self.folder) for photo_folder in photo_folders]
+        self.folders: list[str] = list(dict.fromkeys([*saved["folders"], *new_folders]))
+        self.photos: dict[str, Photo] = {}
+        for name in [*self.folders, "photos"]:
+            self._add_folder(self.folder / name)
+        if len(self.photos) > MAX_PHOTOS:
             raise InputError(
-                f"A project has at most {MOST_PHOTOS:,} photos (got {len(self.photos):,}). Split them."
+                f"A project has at most {MAX_PHOTOS:,} photos (got {len(self.photos):,}). "
+                "Split them."
             )
         self.save()
 
@@ -105,13 +112,14 @@ class Project:
             raise InputError(
                 f"The name of a class contains a character that cannot be shown (got {name!r})."
             )
-        if not 1 <= len(name) <= LONGEST_NAME:
+        if not 1 <= len(name) <= MAX_NAME_LENGTH:
             raise InputError(
-                f"The name of a class must be 1 to {LONGEST_NAME} letters (got {len(name)})."
+                f"The name of a class must be 1 to {MAX_NAME_LENGTH} letters (got {len(name)})."
             )
         if name == UNKNOWN:
             raise InputError(
-                f"Choose another name than {UNKNOWN!r}: it is that of photos that are like no class."
+                f"Choose another name than {UNKNOWN!r}: it is that of photos that are like no "
+                "class."
             )
         if name in self.classes:
             raise InputError(f"There is a class {name!r} already.")
@@ -121,41 +129,44 @@ class Project:
 
     def rename_class(self, old: str, new: str) -> str:
         """Rename a class, and return its name; with the name of another class, join the two."""
-        place = self._place(old)
+        position = self._class_index(old)
         if new not in self.classes:
             self.add_class(new)
-            new = self.classes.pop()
-            self.classes[place] = new
+            new = self.classes.pop()  # as it was tidied
+            self.classes[position] = new
         elif new != old:
-            del self.classes[place]
+            del self.classes[position]
         self.labels = {key: new if label == old else label for key, label in self.labels.items()}
         self.save()
         return new
 
     def remove_class(self, name: str) -> None:
         """Remove a class and the labels of its photos."""
-        del self.classes[self._place(name)]
+        del self.classes[self._class_index(name)]
         self.labels = {key: label for key, label in self.labels.items() if label != name}
         self.save()
 
     def set_label(self, ids: Iterable[str], label: str | None) -> None:
         """Label photos; None removes their labels."""
-        keys = [photo.key for photo in self.find(ids)]
+        photos = self.find(ids)
         if label is not None:
-            self._place(label)
-        for key in keys:
-            self.confirmed.discard(key)
-            self.removed.discard(key)
+            self._class_index(label)  # another name is an error
+        for photo in photos:
+            self.confirmed.discard(photo.key)
+            self.removed.discard(photo.key)
             if label is None:
-                self.labels.pop(key, None)
+                self.labels.pop(photo.key, None)
             else:
-                self.labels[key] = label
+                self.labels[photo.key] = label
         self.save()
 
     def set_removed(self, ids: Iterable[str], *, removed: bool) -> None:
         """Take photos out of the project, or put them back. Files are never deleted."""
         keys = {photo.key for photo in self.find(ids)}
-        self.removed = self.removed | keys if removed else self.removed - keys
+        if removed:
+            self.removed |= keys
+        else:
+            self.removed -= keys
         self.save()
 
     def confirm(self, ids: Iterable[str]) -> None:
@@ -164,9 +175,13 @@ class Project:
         self.save()
 
     def label_by_folders(self) -> None:
-        """Label every unlabelled photo that lies in a folder with the folder's name, shortened if it is long."""
+        """Label every unlabelled photo that lies in a folder with the folder's name.
+
+        A long name is shortened.
+        """
         for photo in self.present:
-            name = "".join(filter(str.isprintable, _tidy(photo.group)))[:LONGEST_NAME].strip()
+            printable = "".join(filter(str.isprintable, _tidy(photo.group)))
+            name = printable[:MAX_NAME_LENGTH].strip()
             if photo.key in self.labels or name in ("", UNKNOWN):
                 continue
             if name not in self.classes:
@@ -179,9 +194,11 @@ class Project:
         name = safe_name(name)
         if not is_image(name):
             raise InputError(f"{name} is not a photo by its name.")
-        if len(self.photos) >= MOST_PHOTOS:
-            raise InputError(f"A project has at most {MOST_PHOTOS:,} photos.")
-        folder = self.folder / "photos" / safe_name(group) if group else self.folder / "photos"
+        if len(self.photos) >= MAX_PHOTOS:
+            raise InputError(f"A project has at most {MAX_PHOTOS:,} photos.")
+        folder = self.folder / "photos"
+        if group:
+            folder /= safe_name(group)
         folder.mkdir(parents=True, exist_ok=True)
         _, path = write_new(data, folder, name)
         photo = self._add(path, folder.name if group else "")
@@ -192,7 +209,7 @@ class Project:
     def find(self, ids: Iterable[str]) -> list[Photo]:
         """Return photos by their identifiers."""
         try:
-            return [self.photos[one] for one in ids]
+            return [self.photos[photo_id] for photo_id in ids]
         except KeyError as error:
             raise InputError(f"There is no photo {error}.") from None
 
@@ -209,26 +226,48 @@ class Project:
         }
         write_json(self.folder / "project.json", content, durable=False)
 
-    def _find(self, folder: Path) -> None:
-        """Find the photos of a folder, if there are any. It may be missing, as on another disk."""
-        folder, paths = Path(os.path.normpath(folder)), list[Path]()
+    def _add_folder(self, folder: Path) -> None:
+        """Add the photos of a folder, if it has any. It may be missing, as on another disk."""
+        folder = Path(os.path.normpath(folder))
+        paths: list[Path] = []
         if folder.is_dir():
             with suppress(InputError):  # it has no photos
                 paths = find_images([folder]).paths
+        uploads = self.folder / "photos"
         for path in paths:
-            if not path.is_relative_to(self.folder) or path.is_relative_to(self.folder / "photos"):
-                inside = path.relative_to(folder).parts
-                self._add(path, inside[0] if len(inside) > 1 else "")
+            if path.is_relative_to(self.folder) and not path.is_relative_to(uploads):
+                continue  # a copy or thumbnail of the project's own
+            parts = path.relative_to(folder).parts
+            self._add(path, parts[0] if len(parts) > 1 else "")
 
     def _add(self, path: Path, group: str) -> Photo:
         key = _relative(path, self.folder)
-        photo = Photo(hashlib.sha256(os.fsencode(key)).hexdigest()[:16], key, path, readable(group))
-        return self.photos.setdefault(photo.id, photo)
+        photo_id = hashlib.sha256(os.fsencode(key)).hexdigest()[:16]
+        return self.photos.setdefault(photo_id, Photo(photo_id, key, path, readable(group)))
 
-    def _place(self, name: str) -> int:
+    def _class_index(self, name: str) -> int:
         if name not in self.classes:
             raise InputError(f"There is no class {name!r}.")
         return self.classes.index(name)
+
+
+def _read_project(path: Path) -> dict[str, Any]:
+    """Return the content of `project.json`; that of an empty project if there is no file."""
+    empty: dict[str, Any] = {
+        "folders": [],
+        "classes": [],
+        "labels": {},
+        "confirmed": [],
+        "removed": [],
+    }
+    if not path.exists():
+        return empty
+    saved = read_json(path)
+    if (saved.get("format"), saved.get("version")) != (FORMAT, VERSION):
+        raise FileFormatError(
+            f"{path} is not a project, or of another version of nearshot. Start a new project."
+        )
+    return empty | saved
 
 
 def _tidy(name: str) -> str:
@@ -237,7 +276,10 @@ def _tidy(name: str) -> str:
 
 
 def _relative(path: Path, folder: Path) -> str:
-    """Return a path relative to a folder, so that both can be moved together; an absolute one on another drive."""
+    """Return a path relative to a folder, so that both can be moved together.
+
+    On another drive it is absolute.
+    """
     try:
         return os.path.relpath(path.absolute(), folder)
     except ValueError:

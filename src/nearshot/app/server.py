@@ -1,14 +1,13 @@
-"""The server of the app: reachable from this computer only, and only by who has the token."""
+"""The server of the app: reachable from this computer only, and only with the token."""
 
-import csv
-import io
 import mimetypes
 import secrets
 import socket
-import tempfile
 import threading
 import webbrowser
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
 from json import JSONDecodeError
 from pathlib import Path
 from typing import Any
@@ -25,29 +24,34 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from nearshot.estimator.copy_images import copy_into_classes
-from nearshot.app.project import UNKNOWN, Photo, Project
-from nearshot.app.session import Guess, Session, smaller_jpeg, version_of
+from nearshot.app.exports import EXPORTS, copy_photos
+from nearshot.app.page_state import page_state
+from nearshot.app.project import Photo, Project
+from nearshot.app.session import Session
+from nearshot.app.thumbnails import large_jpeg, smaller_jpeg, thumbnail_jpeg
 from nearshot.errors import NearshotError
-from nearshot.estimator import AccuracyEstimate, export_onnx
-from nearshot.io import readable
-from nearshot.models.recommended import advice_on
 
 HOST = "127.0.0.1"
-MOST_BYTES = 64 << 20  # of an uploaded photo
-DECODERS = 3  # photos decoded at a time: a large one takes hundreds of megabytes
-POLL_SECONDS, POLLS = 0.1, 200  # how long a request for a newer state waits
+MAX_UPLOAD_BYTES = 64 << 20
+N_DECODERS = 3  # photos decoded at a time: a large one takes hundreds of megabytes
+POLL_SECONDS = 0.1
+MAX_POLLS = 200  # how often a request looks for a newer state before it is answered
 STATIC = Path(__file__).parent / "static"
 HEADERS = {
-    "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
-    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "content-security-policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
+        "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    ),
     "x-content-type-options": "nosniff",
     "referrer-policy": "no-referrer",
     "cross-origin-resource-policy": "same-origin",
     "cross-origin-opener-policy": "same-origin",
     "cache-control": "no-store",
 }
-REFUSED = "Open the address that nearshot app printed in the terminal: it has a secret part that this one lacks.\n"
+REFUSED = (
+    "Open the address that nearshot app printed in the terminal: it has a secret part that this "
+    "one lacks.\n"
+)
 mimetypes.add_type("text/javascript", ".js")  # Windows may say text/plain, which browsers refuse
 
 
@@ -60,7 +64,9 @@ class Guard:
     """
 
     def __init__(self, app: ASGIApp, token: str, port: int) -> None:
-        self.app, self.token, self.cookie = app, token, f"nearshot-{port}"
+        self.app = app
+        self.token = token
+        self.cookie = f"nearshot-{port}"
         self.hosts = {f"{HOST}:{port}", f"localhost:{port}"}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -68,283 +74,257 @@ class Guard:
         if scope["type"] != "http":
             return
         request = Request(scope)
-        shown = request.query_params.get("token", "") if request.url.path == "/" else ""
+        token = None
+        if request.url.path == "/":  # the only address that takes the token
+            token = request.query_params.get("token")
+        gets_cookie = token is not None and self._is_token(token)
 
-        async def send_guarded(message: Message) -> None:
+        async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
-                headers = MutableHeaders(scope=message)
-                for name, value in HEADERS.items():
-                    headers.setdefault(name, value)
-                if self._is_token(shown):
-                    headers.append(
-                        "set-cookie",
-                        f"{self.cookie}={self.token}; HttpOnly; SameSite=Strict; Path=/",
-                    )
+                self._add_headers(MutableHeaders(scope=message), gets_cookie=gets_cookie)
             await send(message)
 
-        host, origin = request.headers.get("host", ""), request.headers.get("origin")
-        # Browsers send Origin with everything that changes something.
-        is_from_here = (
-            origin == f"http://{host}" if origin is not None else request.method in ("GET", "HEAD")
-        )
-        has_token = self._is_token(shown or request.cookies.get(self.cookie, ""))
-        allowed = host in self.hosts and is_from_here and has_token
-        await (self.app if allowed else PlainTextResponse(REFUSED, 403))(
-            scope, receive, send_guarded
-        )
+        response: ASGIApp = PlainTextResponse(REFUSED, 403)
+        if self._is_allowed(request, token):
+            response = self.app
+        await response(scope, receive, send_with_headers)
 
-    def _is_token(self, given: str) -> bool:
-        return secrets.compare_digest(given.encode(), self.token.encode())
+    def _is_allowed(self, request: Request, token: str | None) -> bool:
+        host = request.headers.get("host", "")
+        origin = request.headers.get("origin")
+        if origin is None:
+            # Browsers send Origin with everything that changes something.
+            is_from_here = request.method in ("GET", "HEAD")
+        else:
+            is_from_here = origin == f"http://{host}"
+        has_token = self._is_token(token or request.cookies.get(self.cookie, ""))
+        return host in self.hosts and is_from_here and has_token
+
+    def _add_headers(self, headers: MutableHeaders, *, gets_cookie: bool) -> None:
+        for name, value in HEADERS.items():
+            headers.setdefault(name, value)
+        if gets_cookie:
+            cookie = f"{self.cookie}={self.token}; HttpOnly; SameSite=Strict; Path=/"
+            headers.append("set-cookie", cookie)
+
+    def _is_token(self, text: str) -> bool:
+        return secrets.compare_digest(text.encode(), self.token.encode())
 
 
 class Server:
-    """The routes of the app for one session. Starlette calls those that are not `async` in threads."""
+    """The routes of the app for one session. Starlette calls those that are not `async` in threads.
+
+    Attributes:
+        session: the session.
+        decoders: limits how many photos are decoded at a time.
+        is_ending: returns whether the server is about to end, so that no request should wait.
+    """
 
     def __init__(self, session: Session) -> None:
         self.session = session
-        self.decoders = threading.Semaphore(DECODERS)
-        self.is_ending: Callable[[], bool] = lambda: False
+        self.decoders = threading.Semaphore(N_DECODERS)
+        self.is_ending: Callable[[], bool] = _never
 
     def make_app(self, token: str, port: int) -> Starlette:
         """Return the ASGI application."""
         routes = [
-            Route("/", lambda request: FileResponse(STATIC / "page.html")),
+            Route("/", self.page),
             Mount("/static", StaticFiles(directory=STATIC)),
             Route("/api/state", self.state),
             Route("/api/photos/{id}", self.photo),
             Route("/api/photos", self.upload, methods=["PUT"]),
-            Route("/thumbnails/{id}.jpg", self.image),
-            Route("/large/{id}.jpg", self.image),
+            Route("/thumbnails/{id}.jpg", self.thumbnail),
+            Route("/large/{id}.jpg", self.large),
             Route("/export/{name}", self.export),
             Route("/api/copy", self.copy, methods=["POST"]),
-            *(Route(f"/api/{name}", self.change, methods=["POST"]) for name in CHANGES),
+            *[Route(f"/api/{name}", self.change, methods=["POST"]) for name in CHANGES],
         ]
+        errors = (NearshotError, HTTPException, JSONDecodeError, UnicodeDecodeError)
         return Starlette(
             routes=routes,
             middleware=[Middleware(Guard, token=token, port=port)],
-            exception_handlers=dict.fromkeys(
-                (NearshotError, HTTPException, JSONDecodeError, UnicodeDecodeError), _refuse
-            ),
+            exception_handlers=dict.fromkeys(errors, _answer_error),
         )
 
+    def page(self, request: Request) -> Response:
+        """The page."""
+        return FileResponse(STATIC / "page.html")
+
     async def state(self, request: Request) -> Response:
-        """Everything that the page shows; with ?after=3, once there is a newer version than 3."""
+        """Everything that the page shows.
+
+        With ?after=3, the answer comes once there is a newer version than 3.
+        """
         after = request.query_params.get("after", "")
-        for _ in range(POLLS if after.isdecimal() else 0):
-            if (
-                self.session.version > int(after)
-                or self.is_ending()
-                or await request.is_disconnected()
-            ):
-                break
-            await anyio.sleep(POLL_SECONDS)
+        if after.isdecimal():
+            await self._wait_for_newer(int(after), request)
         return JSONResponse(await anyio.to_thread.run_sync(page_state, self.session))
+
+    async def _wait_for_newer(self, version: int, request: Request) -> None:
+        for _ in range(MAX_POLLS):
+            if self.session.version > version or self.is_ending():
+                return
+            if await request.is_disconnected():
+                return
+            await anyio.sleep(POLL_SECONDS)
 
     def photo(self, request: Request) -> Response:
         """What the answer for a photo is based on."""
-        return JSONResponse(self.session.explain(self._photo(request)))
+        return JSONResponse(asdict(self.session.explain(self._photo(request))))
 
-    def image(self, request: Request) -> Response:
-        """A photo as a new JPEG: the bytes of the file itself are never sent."""
-        photo, is_large = self._photo(request), request.url.path.startswith("/large/")
+    def thumbnail(self, request: Request) -> Response:
+        """A photo as a small JPEG."""
+        photo = self._photo(request)
         with self.decoders:
-            data = version_of(self.session.project, photo, large=is_large)
-        return Response(
-            data, media_type="image/jpeg", headers={"cache-control": "private, max-age=3600"}
-        )
+            return _jpeg(thumbnail_jpeg(self.session.project, photo))
+
+    def large(self, request: Request) -> Response:
+        """A photo as a new JPEG: the bytes of the file itself are never sent."""
+        photo = self._photo(request)
+        with self.decoders:
+            return _jpeg(large_jpeg(photo))
 
     async def upload(self, request: Request) -> Response:
         """Keep a photo, if it can be decoded."""
-        name, group = request.query_params.get("name", ""), request.query_params.get("group", "")
+        name = request.query_params.get("name", "")
+        group = request.query_params.get("group", "")
         data = bytearray()
         async for chunk in request.stream():
             data += chunk
-            if len(data) > MOST_BYTES:
-                raise HTTPException(413, f"A photo must be at most {MOST_BYTES >> 20} MB.")
-
-        def keep() -> Any:
-            with self.decoders:
-                smaller_jpeg(bytes(data), name, 32)  # raises an error if it is no image
-            return self.session.change(lambda project: project.add_photo(bytes(data), name, group))
-
-        photo = await anyio.to_thread.run_sync(keep)
+            if len(data) > MAX_UPLOAD_BYTES:
+                raise HTTPException(413, f"A photo must be at most {MAX_UPLOAD_BYTES >> 20} MB.")
+        photo = await anyio.to_thread.run_sync(self._add_photo, bytes(data), name, group)
         return JSONResponse({"id": photo.id})
+
+    def _add_photo(self, data: bytes, name: str, group: str) -> Photo:
+        with self.decoders:
+            smaller_jpeg(data, name, side=32)  # an error if it is no image
+        return self.session.change(lambda project: project.add_photo(data, name, group))
 
     def export(self, request: Request) -> Response:
         """A file to download: the classifier, or a table of the photos."""
         name = request.path_params["name"]
-        if name not in ("classifier.safetensors", "classifier.onnx", "photos.csv"):
+        if name not in EXPORTS:
             raise HTTPException(404)
         return Response(
-            exported(self.session, name),
+            EXPORTS[name](self.session),
             headers={"content-disposition": f'attachment; filename="{name}"'},
         )
 
     async def change(self, request: Request) -> Response:
         """Change the project, by one of `CHANGES`."""
-        change, given = CHANGES[request.url.path.removeprefix("/api/")], await request.json()
+        change_project = CHANGES[request.url.path.removeprefix("/api/")]
+        body = await request.json()
         result = await anyio.to_thread.run_sync(
-            self.session.change, lambda project: change(project, given)
+            self.session.change, lambda project: change_project(project, body)
         )
         return JSONResponse({"version": self.session.version, "result": result})
 
     async def copy(self, request: Request) -> Response:
         """Copy photos into one folder per class."""
-        predicted = bool((await request.json())["predicted"])
-        return JSONResponse(await anyio.to_thread.run_sync(copy_photos, self.session, predicted))
+        body = await request.json()
+        copied = await anyio.to_thread.run_sync(copy_photos, self.session, bool(body["predicted"]))
+        return JSONResponse(copied)
 
     def _photo(self, request: Request) -> Photo:
         return self.session.project.find([request.path_params["id"]])[0]
 
 
-def answers_of(session: Session) -> list[tuple[Photo, str, str, Guess]]:
-    """Return every photo with its label, its answer (both "" if there is none), and more about the answer."""
-    found, guesses = [], session.model.guesses
-    with session.lock:
-        for photo in session.project.present:
-            guess = guesses.get(photo.id, Guess())
-            answer = UNKNOWN if guess.is_novel else guess.label
-            found.append((photo, session.project.label_of(photo) or "", answer, guess))
-    return found
+def _never() -> bool:
+    return False
 
 
-def page_state(session: Session) -> dict[str, Any]:
-    """Return what the page shows. Classes are indices; a guess of −1 is none, and −2 is "none of these"."""
-    version, model, errors, project = (
-        session.version,
-        session.model,
-        session.errors,
-        session.project,
+def _jpeg(data: bytes) -> Response:
+    return Response(
+        data, media_type="image/jpeg", headers={"cache-control": "private, max-age=3600"}
     )
-    names = [] if model.classifier is None else model.classifier.classes_.tolist()
-    estimate: dict[str, Any] = {"missing": model.estimate}
-    advice = ""
-    if isinstance(model.estimate, AccuracyEstimate):
-        mean, (low, high) = model.estimate.mean, model.estimate.interval
-        estimate = {"mean": mean, "low": low, "high": high, "n": model.estimate.n}
-        advice = advice_on(session.embedder.backbone, mean)
-    with session.lock:
-        codes = {"": -1, UNKNOWN: -2} | {name: code for code, name in enumerate(project.classes)}
-        photos, present = [], project.present
-        for photo, label, answer, guess in answers_of(session):
-            about = [photo.id, photo.name, photo.group, codes.get(label, -1), codes.get(answer, -1)]
-            photos.append([*about, round(guess.confidence, 3), round(guess.doubt, 3)])
-        suspicious = {
-            one: [codes[guess.label], round(guess.confidence, 3)]
-            for one, guess in model.suspicious.items()
-            if guess.label in codes
-            and (photo := project.photos[one]).key not in project.confirmed
-            and project.label_of(photo) not in (None, guess.label)
-        }
-        return {
-            "version": version,
-            "title": readable(project.folder.name),
-            "project": readable(str(project.folder)),
-            "classes": list(project.classes),
-            "photos": photos,
-            "n_done": sum(photo.id in session.features or photo.id in errors for photo in present),
-            "errors": [[photo.id, errors[photo.id]] for photo in present if photo.id in errors],
-            "next": [
-                one for one in model.label_next if project.label_of(project.photos[one]) is None
-            ],
-            "suspicious": suspicious,
-            "confusion": {"classes": names, "counts": model.confusion.tolist()},
-            "estimate": estimate,
-            "advice": advice,
-            "can_export": model.classifier is not None,
-            "failure": session.failure,
-        }
 
 
-def copy_photos(session: Session, predicted: bool) -> dict[str, Any]:
-    """Copy the photos into `sorted/` of the project, by class: the labelled ones, and if wanted by prediction."""
-    folder = session.project.folder / "sorted"
-    chosen = [
-        (photo.path, label or (answer if predicted else ""))
-        for photo, label, answer, _ in answers_of(session)
-    ]
-    done = copy_into_classes([(path, label) for path, label in chosen if label], folder)
-    return {
-        "folder": readable(str(folder)),
-        "new": done.n_new,
-        "same": done.n_same,
-        "failures": list(map(readable, done.failures)),
-        "earlier": readable(done.about_earlier),
-    }
+async def _answer_error(request: Request, error: Exception) -> Response:
+    if isinstance(error, HTTPException):
+        return JSONResponse({"error": error.detail}, error.status_code)
+    return JSONResponse({"error": str(error)}, 400)
 
 
-def exported(session: Session, name: str) -> bytes:
-    """Return the content of a file to download."""
-    if name == "photos.csv":
-        file = io.StringIO()
-        writer = csv.writer(file, lineterminator="\r\n")
-        writer.writerow(["photo", "label", "predicted", "confidence"])
-        for photo, label, answer, guess in answers_of(session):
-            cells = [str(photo.path), label, answer, f"{guess.confidence:.4f}" if answer else ""]
-            writer.writerow(map(_plain_cell, cells))
-        return file.getvalue().encode(
-            "utf-8-sig"
-        )  # with a mark, without which Excel misreads letters
-    classifier = session.classifier()
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / name
-        if name.endswith(".onnx"):
-            export_onnx(classifier, path)
-        else:
-            classifier.save(path)
-        return path.read_bytes()
+def _set_label(project: Project, body: dict[str, Any]) -> None:
+    project.set_label(body["ids"], body["label"])
 
 
-def _plain_cell(text: str) -> str:
-    """Return text that no spreadsheet takes for a formula."""
-    text = text.encode(errors="backslashreplace").decode()
-    return f"'{text}" if text[:1] in ("=", "+", "-", "@", "\t", "\r") else text
+def _set_removed(project: Project, body: dict[str, Any]) -> None:
+    project.set_removed(body["ids"], removed=body["removed"])
+
+
+def _confirm(project: Project, body: dict[str, Any]) -> None:
+    project.confirm(body["ids"])
+
+
+def _add_class(project: Project, body: dict[str, Any]) -> str:
+    return project.add_class(body["name"])
+
+
+def _rename_class(project: Project, body: dict[str, Any]) -> str:
+    return project.rename_class(body["name"], body["new_name"])
+
+
+def _remove_class(project: Project, body: dict[str, Any]) -> None:
+    project.remove_class(body["name"])
+
+
+def _label_by_folders(project: Project, body: dict[str, Any]) -> None:
+    project.label_by_folders()
+
+
+CHANGES: dict[str, Callable[[Project, dict[str, Any]], str | None]] = {
+    "label": _set_label,
+    "remove": _set_removed,
+    "confirm": _confirm,
+    "add-class": _add_class,
+    "rename-class": _rename_class,
+    "remove-class": _remove_class,
+    "label-by-folders": _label_by_folders,
+}
+"""Changes of the project by the last part of their address, each with the JSON of its request."""
 
 
 def make_server(session: Session, port: int) -> tuple[uvicorn.Server, str]:
     """Return a server for a session, and the address of its page, with a new token."""
-    token, routes = secrets.token_urlsafe(24), Server(session)
-    settings: dict[str, Any] = {
-        "log_level": "warning",
-        "access_log": False,
-        "lifespan": "off",
-        "ws": "none",
-    }
-    server = uvicorn.Server(
-        uvicorn.Config(routes.make_app(token, port), timeout_graceful_shutdown=2, **settings)
+    token = secrets.token_urlsafe(24)
+    routes = Server(session)
+    config = uvicorn.Config(
+        routes.make_app(token, port),
+        log_level="warning",
+        access_log=False,
+        lifespan="off",
+        ws="none",
+        timeout_graceful_shutdown=2,
     )
+    server = uvicorn.Server(config)
     routes.is_ending = lambda: server.should_exit
     return server, f"http://{HOST}:{port}/?token={token}"
 
 
-def serve(session: Session, port: int, open_browser: bool, tell: Callable[[str], None]) -> None:
-    """Serve the app until Ctrl-C; `tell` gets the address."""
-    with socket.create_server(
-        (HOST, port)
-    ) as listener:  # a browser may connect before the server answers
+@dataclass(frozen=True)
+class ListeningServer:
+    """A server whose address is known: a browser may connect before it answers."""
+
+    address: str
+    server: uvicorn.Server
+    listener: socket.socket
+
+    def run(self, *, open_browser: bool) -> None:
+        """Answer requests until Ctrl-C."""
+        if open_browser:  # some browsers return only when they are closed
+            threading.Thread(target=webbrowser.open, args=[self.address], daemon=True).start()
+        self.server.run(sockets=[self.listener])
+
+
+@contextmanager
+def listening(session: Session, port: int) -> Iterator[ListeningServer]:
+    """Start a session and listen for requests to its page; stop it at the end."""
+    with socket.create_server((HOST, port)) as listener:
         server, address = make_server(session, listener.getsockname()[1])
         session.start()
         try:
-            tell(address)
-            if open_browser:  # some browsers return only when they are closed
-                threading.Thread(target=webbrowser.open, args=[address], daemon=True).start()
-            server.run(sockets=[listener])
+            yield ListeningServer(address, server, listener)
         finally:
             session.stop()
-
-
-async def _refuse(request: Request, error: Exception) -> Response:
-    status = error.status_code if isinstance(error, HTTPException) else 400
-    text = error.detail if isinstance(error, HTTPException) else str(error)
-    return JSONResponse({"error": text}, status)
-
-
-CHANGES: dict[str, Callable[[Project, dict[str, Any]], Any]] = {
-    "label": lambda project, given: project.set_label(given["ids"], given["label"]),
-    "remove": lambda project, given: project.set_removed(given["ids"], removed=given["removed"]),
-    "confirm": lambda project, given: project.confirm(given["ids"]),
-    "add-class": lambda project, given: project.add_class(given["name"]),
-    "rename-class": lambda project, given: project.rename_class(given["name"], given["new_name"]),
-    "remove-class": lambda project, given: project.remove_class(given["name"]),
-    "label-by-folders": lambda project, given: project.label_by_folders(),
-}

@@ -1,8 +1,10 @@
 """`nearshot app`."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import tyro
 from rich.console import Console
@@ -12,12 +14,15 @@ from nearshot.data.store import data_folder
 from nearshot.errors import InputError, MissingExtraError
 from nearshot.text import counted, printable
 
+if TYPE_CHECKING:
+    from nearshot.app.session import Session
+
 UNTITLED = Path("nearshot-project")
 
 
 @dataclass(frozen=True)
 class App:
-    """Sort photos on a page in your browser: label a few, and every other photo gets a class at once.
+    """Sort photos on a page in your browser: label a few, and all others get a class at once.
 
     Drop photos on the page, or start with a folder of them. Name classes, drag a few photos to
     each, and correct what is wrong. The page shows how accurate it expects to be, which photos to
@@ -59,40 +64,48 @@ class App:
     def run(self, console: Console) -> None:
         """Serve the page until Ctrl-C."""
         try:
-            from nearshot.app.server import serve  # noqa: PLC0415 (an extra)
+            from nearshot.app.server import listening  # noqa: PLC0415 (an extra)
         except ImportError as error:
             if (error.name or "").startswith("nearshot"):
                 raise
             raise MissingExtraError(
                 "nearshot app needs a web server: pip install 'nearshot[app]'."
             ) from error
+        session = self._make_session()
+        project = session.project
+        photos = counted(len(project.present), "photo")
+        console.print(
+            f"Project {printable(project.folder)}: {photos}, {len(project.labels):,} labelled."
+        )
+        try:
+            with listening(session, self.port) as server:
+                console.print(
+                    f"Open {server.address}\nPress Ctrl-C to stop. Labels are saved at once."
+                )
+                server.run(open_browser=not self.no_browser)
+        except KeyboardInterrupt:
+            console.print("Stopped. The same command opens the project again.")
+
+    def _make_session(self) -> Session:
         from nearshot.app.project import Project  # noqa: PLC0415 (imports scikit-learn)
-        from nearshot.app.session import Session  # noqa: PLC0415
-        from nearshot.estimator import Embedder  # noqa: PLC0415
-        from nearshot.estimator.state import check_unknown_rate  # noqa: PLC0415
+        from nearshot.app.session import Session  # noqa: PLC0415 (imports scikit-learn)
+        from nearshot.estimator import Embedder  # noqa: PLC0415 (imports scikit-learn)
+        from nearshot.estimator.state import check_unknown_rate  # noqa: PLC0415 (imports PyTorch)
 
         check_unknown_rate(self.unknown_rate)
         if not 0 <= self.port < 1 << 16:
             raise InputError(f"port must be from 0 to 65535 (got {self.port}).")
-        photos = None if self.folder is None else self.folder.absolute()
-        beside = UNTITLED if photos is None else photos.with_name(f"{photos.name}-nearshot")
-        project = Project(self.project or beside, [] if photos is None else [photos])
-        cache = data_folder() / "embeddings"
-        backbone = weights_of(self.backbone)
+        project_folder = self.project or UNTITLED
+        photo_folders = []
+        if self.folder is not None:
+            photos = self.folder.absolute()
+            project_folder = self.project or photos.with_name(f"{photos.name}-nearshot")
+            photo_folders.append(photos)
+        project = Project(project_folder, photo_folders)
         embedder = Embedder(
-            backbone, device=self.device, cache_dir=cache, input_size=self.input_size
+            weights_of(self.backbone),
+            device=self.device,
+            cache_dir=data_folder() / "embeddings",
+            input_size=self.input_size,
         )
-        session = Session(project, embedder, self.unknown_rate)
-        known = f"{counted(len(project.present), 'photo')}, {len(project.labels):,} labelled."
-        console.print(f"Project {printable(project.folder)}: {known}")
-
-        about = "Press Ctrl-C to stop. Labels are saved at once."
-        try:
-            serve(
-                session,
-                self.port,
-                not self.no_browser,
-                lambda address: console.print(f"Open {address}\n{about}"),
-            )
-        except KeyboardInterrupt:
-            console.print("Stopped. The same command opens the project again.")
+        return Session(project, embedder, self.unknown_rate)

@@ -12,7 +12,7 @@ from nearshot.data import SOURCES, Store, inspection, open_or_prepare, prepare, 
 from nearshot.data import store as stores
 from nearshot.data.datasets import omniglot_name
 from nearshot.data.datasets.source import SPLITS
-from nearshot.data.preparation import PrepareOptions, given_path, prepared_name
+from nearshot.data.preparation import given_path, prepared_name
 from nearshot.errors import FileFormatError, InputError
 from nearshot.text import counted, printable
 
@@ -38,7 +38,7 @@ Side = Annotated[
 
 @dataclass(frozen=True)
 class DataList:
-    """List the datasets that nearshot knows, where to get them, which are prepared, and your own."""
+    """List the known datasets, where to get them, which are prepared, and your own."""
 
     data_dir: DataDir = None
 
@@ -46,26 +46,25 @@ class DataList:
         """Print the list."""
         entries = []
         for name, source in SOURCES.items():
-            manifests = stores.prepared_manifests(name, self.data_dir)
-            splits = ", ".join(
-                f"{path.parent.name} at {path.parent.parent.name}" for path in manifests
-            )
-            state = f"prepared ({splits})" if splits else ""
+            splits = stores.find_splits(name, self.data_dir)
+            described = [f"{prepared.split} at {prepared.side}" for prepared in splits]
+            state = f"prepared ({', '.join(described)})" if splits else ""
             entries.append((name, state, f"{source.description}.\nFrom: {source.where}."))
-        own = [name for name in stores.prepared_datasets(self.data_dir) if name not in SOURCES]
-        entries += [
-            (printable(name), "your own, prepared", _about_own(name, self.data_dir)) for name in own
-        ]
+        for name in stores.prepared_datasets(self.data_dir):
+            if name not in SOURCES:
+                about = _about_own(name, self.data_dir)
+                entries.append((printable(name), "your own, prepared", about))
         layouts = "one folder per class, or a CSV of files and labels"
         entries.append(("FOLDER", "", f"Your own images.\nFrom: {layouts}."))
-        print_entries(
-            f"Datasets; prepared ones are in {stores.data_folder(self.data_dir)}", entries, console
-        )
+        folder = stores.data_folder(self.data_dir)
+        print_entries(f"Datasets; prepared ones are in {folder}", entries, console)
 
 
 @dataclass(frozen=True)
 class DataPrepare:
-    """Read a dataset, check it, and pack each split into one array. If it is interrupted, run it again to resume.
+    """Read a dataset, check it, and pack each split into one array.
+
+    If it is interrupted, run it again to resume.
 
     For example:
       nearshot data prepare glyphs                         # drawn here
@@ -110,79 +109,86 @@ class DataPrepare:
 
     def run(self, console: Console) -> None:
         """Prepare all splits and print their sizes."""
-        refused = [(option, "your own images") for option in OPTIONS_OF_OWN if self.name in SOURCES]
-        refused += [
-            (option, "omniglot") for option in OPTIONS_OF_OMNIGLOT if self.name != "omniglot"
-        ]
-        for option, whose in refused:
-            if getattr(self, option) not in (None, False):
-                flag = "--" + option.replace("_", "-")
-                raise InputError(f"{flag} is for {whose}; it does not apply to {self.name!r}.")
-        options: PrepareOptions = {
-            "data_dir": self.data_dir,
-            "fit": self.fit,
-            "broken": self.broken,
-        }
         if self.name in SOURCES:
-            name = self.name
-            if name == "omniglot":
-                name = omniglot_name(self.omniglot_split or "vinyals", rotations=self.rotations)
-            made = prepare(name, self.paths, side=self.side, **options)
-        else:
-            made = self._prepare_own(options)
-        for split, store in made.items():
-            skipped = (
-                f", {len(store.manifest['broken'])} broken skipped"
-                if store.manifest["broken"]
-                else ""
-            )
-            side, size = store.images.shape[1], _size(len(store), len(store.class_names))
-            fingerprint = store.fingerprint[:12]
+            for option in OPTIONS_OF_OWN:
+                self._refuse(option, "your own images")
+        if self.name != "omniglot":
+            for option in OPTIONS_OF_OMNIGLOT:
+                self._refuse(option, "omniglot")
+        for split, store in self._prepare().items():
+            side = store.images.shape[1]
+            size = _size(len(store), len(store.class_names))
+            n_skipped = len(store.manifest["broken"])
+            skipped = f", {n_skipped} broken skipped" if n_skipped else ""
             console.print(
-                f"{store.dataset} {split}: {size}, {side}×{side}{skipped}; fingerprint {fingerprint}"
+                f"{store.dataset} {split}: {size}, {side}×{side}{skipped}; "
+                f"fingerprint {store.fingerprint[:12]}"
             )
 
-    def _prepare_own(self, options: PrepareOptions) -> dict[str, Store]:
+    def _refuse(self, option: str, purpose: str) -> None:
+        """Raise an error if an option is given that does not apply to the dataset."""
+        if getattr(self, option) not in (None, False):
+            raise InputError(f"{option} is for {purpose}; it does not apply to {self.name!r}.")
+
+    def _prepare(self) -> dict[str, Store]:
+        if self.name not in SOURCES:
+            return self._prepare_own()
+        name = self.name
+        if name == "omniglot":
+            name = omniglot_name(self.omniglot_split or "vinyals", rotations=self.rotations)
+        return prepare(
+            name,
+            self.paths,
+            side=self.side,
+            fit=self.fit,
+            broken=self.broken,
+            data_dir=self.data_dir,
+        )
+
+    def _prepare_own(self) -> dict[str, Store]:
         path = given_path(self.name)
         if path is not None and self.paths:
             raise InputError(
-                f"The images are given twice: as {self.name} and by --from. With --from, give a name."
+                f"The images are given twice: as {self.name} and as paths. With paths, give a name."
             )
         if path is None and not self.paths:
-            here = f", or ./{self.name} for the folder here" if Path(self.name).is_dir() else ""
+            hint = f", or ./{self.name} for the folder here" if Path(self.name).is_dir() else ""
             raise InputError(
-                f"{self.name!r} is no known dataset; for your own images, give --from PATH{here}."
+                f"{self.name!r} is no known dataset; for your own images, give --from PATH{hint}."
             )
-        lists = {"train": self.train_classes, "val": self.val_classes, "test": self.test_classes}
-        texts = {
-            split: file.read_text(encoding="utf-8")
-            for split, file in lists.items()
-            if file is not None
-        }
-        classes = {
-            split: [line.strip() for line in text.splitlines() if line.strip()]
-            for split, text in texts.items()
-        }
-        for split, names in classes.items():
-            if not names:
-                raise InputError(f"The list of classes {lists[split]} is empty.")
+        fractions = None
+        if self.fractions is not None:
+            fractions = dict(zip(SPLITS, self.fractions, strict=True))
         return prepare_folder(
             self.paths if path is None else path,
             name=self.name if path is None else None,
             table=self.table,
-            classes=classes or None,
-            fractions=None
-            if self.fractions is None
-            else dict(zip(SPLITS, self.fractions, strict=True)),
+            classes=self._classes(),
+            fractions=fractions,
             seed=self.seed or 0,
             side=self.side,
-            **options,
+            fit=self.fit,
+            broken=self.broken,
+            data_dir=self.data_dir,
         )
+
+    def _classes(self) -> dict[str, list[str]] | None:
+        """Return the classes of each split, where files list them."""
+        files = {"train": self.train_classes, "val": self.val_classes, "test": self.test_classes}
+        classes = {}
+        for split, file in files.items():
+            if file is None:
+                continue
+            lines = [line.strip() for line in file.read_text(encoding="utf-8").splitlines()]
+            classes[split] = [line for line in lines if line]
+            if not classes[split]:
+                raise InputError(f"{split}_classes must list at least one class; {file} is empty.")
+        return classes or None
 
 
 @dataclass(frozen=True)
 class DataVerify:
-    """Read a prepared dataset again; report changed files, classes in two splits, and repeated images."""
+    """Read a prepared dataset again; report changes, classes in two splits, and repeated images."""
 
     name: Prepared
     data_dir: DataDir = None
@@ -192,26 +198,26 @@ class DataVerify:
         """Verify all splits; a changed file is an error, repeated images are only reported."""
         name = prepared_name(self.name, self.data_dir)
         folders = stores.prepared_splits(name, self.data_dir, side=self.side)
-        opened = {split: Store(folder) for split, folder in folders.items()}
-        for store in opened.values():
+        stores_by_split = {split: Store(folder) for split, folder in folders.items()}
+        n_images = 0
+        for store in stores_by_split.values():
             store.verify()
-        n_images = counted(sum(map(len, opened.values())), "image is", "images are")
-        console.print(f"{name}: {n_images} unchanged.")
-        for class_name in inspection.shared_classes(opened):
+            n_images += len(store)
+        console.print(f"{name}: {counted(n_images, 'image is', 'images are')} unchanged.")
+        for class_name in inspection.shared_classes(stores_by_split):
             console.print(f"Class {class_name!r} is in more than one split.")
-        groups = inspection.repeated_images(opened)
-        across = [group for group in groups if len({occurrence.split for occurrence in group}) > 1]
+        groups = inspection.repeated_images(stores_by_split)
+        across = [group for group in groups if len({image.split for image in group}) > 1]
+        shared = []
+        for (first, second), n_shared in inspection.splits_that_share(groups).items():
+            shared.append(f"{n_shared:,} in {first} and {second}")
+        where = f": {', '.join(shared)}" if shared else ""
         n_groups = counted(len(groups), "image occurs", "images occur")
-        pairs = inspection.splits_that_share(groups).items()
-        shared = ", ".join(f"{n:,} in {one} and {other}" for (one, other), n in pairs)
-        where = f": {shared}" if shared else ""
         console.print(
             f"{n_groups} more than once, {len(across):,} of them in more than one split{where}."
         )
         for group in across:
-            console.print(
-                "  " + " = ".join(f"{o.split}: {o.image_name} ({o.class_name})" for o in group)
-            )
+            console.print(f"  {' = '.join(map(_described, group))}")
 
 
 @dataclass(frozen=True)
@@ -223,9 +229,9 @@ class DataShow:
     """The split to show."""
     output: Path | None = None
     """The file to write; by default DATASET-SPLIT.png here."""
-    n_classes: Annotated[int, tyro.conf.arg(aliases=["--classes"])] = 10
+    n_classes: int = 10
     """How many classes, one row each."""
-    n_images: Annotated[int, tyro.conf.arg(aliases=["--images"])] = 8
+    n_images: int = 8
     """How many images of each."""
     data_dir: DataDir = None
     side: Side = None
@@ -235,15 +241,14 @@ class DataShow:
         name = prepared_name(self.name, self.data_dir)
         store = Store.open(name, self.split, self.data_dir, side=self.side)
         output = self.output or Path(f"{name}-{self.split}.png")
-        inspection.contact_sheet(store, n_classes=self.n_classes, n_images=self.n_images).save(
-            output
-        )
+        sheet = inspection.contact_sheet(store, n_classes=self.n_classes, n_images=self.n_images)
+        sheet.save(output)
         console.print(f"Written to {output}.")
 
 
 @dataclass(frozen=True)
 class DataUnpack:
-    """Write a prepared dataset's images as PNG files, one folder per class: to look at, or for another program.
+    """Write a prepared dataset's images as PNG files, one folder per class.
 
     For example: nearshot data unpack glyphs --n-classes 5 --n-images 5 --output letters
     """
@@ -254,9 +259,9 @@ class DataUnpack:
     """The split to unpack."""
     output: Annotated[Path | None, tyro.conf.arg(metavar="DIR")] = None
     """The folder to write; by default DATASET-SPLIT here."""
-    n_classes: Annotated[int | None, tyro.conf.arg(aliases=["--classes"])] = None
+    n_classes: int | None = None
     """How many classes, evenly chosen; by default all."""
-    n_images: Annotated[int | None, tyro.conf.arg(aliases=["--images"])] = None
+    n_images: int | None = None
     """How many images of each; by default all."""
     skip: int = 0
     """Skip so many first images of each class."""
@@ -271,9 +276,8 @@ class DataUnpack:
             store, output, n_classes=self.n_classes, n_images=self.n_images, skip=self.skip
         )
         n_classes = self.n_classes or len(store.class_names)
-        console.print(
-            f"{_size(n_images, n_classes)} {'is' if n_images == 1 else 'are'} in {output}."
-        )
+        verb = "is" if n_images == 1 else "are"
+        console.print(f"{_size(n_images, n_classes)} {verb} in {output}.")
 
 
 Data = (
@@ -289,17 +293,22 @@ def _size(n_images: int, n_classes: int) -> str:
     return f"{counted(n_images, 'image')} of {counted(n_classes, 'class', 'classes')}"
 
 
+def _described(occurrence: inspection.Occurrence) -> str:
+    return f"{occurrence.split}: {occurrence.image_name} ({occurrence.class_name})"
+
+
 def _about_own(name: str, data_dir: Path | None) -> str:
     """Describe a dataset of the user's own: its splits, and where its images came from."""
-    lines, origins = [], []
-    for file in stores.prepared_manifests(name, data_dir):
-        side = file.parent.parent.name
+    lines = []
+    origins = []
+    for folder, side, split in stores.find_splits(name, data_dir):
         try:
-            manifest = stores.read_manifest(file.parent)
-            about = _size(manifest["n_images"], len(manifest["class_names"]))
-            origin, layout = manifest.get("origin") or "unknown", manifest.get("source")
-            origins.append(f"From: {printable(origin)} ({printable(layout)}).")
+            manifest = stores.read_manifest(folder)
         except FileFormatError:
-            about = "damaged, prepare it again"
-        lines.append(f"{file.parent.name}, {about}, {side}×{side}.")
+            lines.append(f"{split}, damaged, prepare it again, {side}×{side}.")
+            continue
+        size = _size(manifest["n_images"], len(manifest["class_names"]))
+        lines.append(f"{split}, {size}, {side}×{side}.")
+        origin = printable(manifest["origin"] or "unknown")
+        origins.append(f"From: {origin} ({printable(manifest['source'])}).")
     return "\n".join([*lines, *dict.fromkeys(origins)])

@@ -13,7 +13,7 @@ import tyro
 from rich.console import Console
 
 from nearshot.data.datasets import SOURCES
-from nearshot.data.store import prepared_manifests
+from nearshot.data.store import find_splits
 from nearshot.errors import InputError, look_up
 from nearshot.text import counted, print_line
 from nearshot.training import PRESETS, Hardware, RunFolder, TrainConfig, train
@@ -144,8 +144,8 @@ class Choices:
             return name
         dataset = self.dataset or preset.dataset
         input_size = self.input_size or preset.input_size
-        manifests = prepared_manifests(dataset, self.start.data_dir, side=self.side)
-        sides = {int(file.parent.parent.name) for file in manifests}
+        splits = find_splits(dataset, self.start.data_dir, side=self.side)
+        sides = {prepared.side for prepared in splits}
         if input_size is None or len(sides) != 1 or max(sides) > input_size:
             return name
         print_line(

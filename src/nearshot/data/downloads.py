@@ -20,60 +20,72 @@ class DownloadError(NearshotError, OSError):
 
 @dataclass(frozen=True)
 class Download:
-    """A file that can be downloaded."""
+    """A file that can be downloaded.
 
-    name: str  # of the local file
-    urls: tuple[str, ...]  # tried in turn
+    Attributes:
+        name: the name of the local file.
+        urls: where it is; they are tried in turn.
+        md5: the MD5 checksum of its content, in hexadecimal digits.
+        n_bytes: its size.
+    """
+
+    name: str
+    urls: tuple[str, ...]
     md5: str
     n_bytes: int
 
 
-def download(wanted: Download, folder: str | Path, *, progress: bool | None = None) -> Path:
+def download(file: Download, folder: str | Path, *, progress: bool | None = None) -> Path:
     """Download a file, or resume an interrupted download; verify it and return its path.
 
     Two processes must not download to one folder at once.
     """
-    target = Path(folder) / wanted.name
-    if target.is_file() and _md5(target) == wanted.md5:
+    target = Path(folder) / file.name
+    if target.is_file() and _md5(target) == file.md5:
         return target
     target.parent.mkdir(parents=True, exist_ok=True)
-    partial, problems = target.with_name(f".{target.name}.partial"), []
-    for url in wanted.urls * TRIES_PER_MIRROR:
+    partial = target.with_name(f".{target.name}.partial")
+    problems = []
+    for url in file.urls * TRIES_PER_MIRROR:
         try:
-            _fetch(url, partial, wanted, progress)
+            _fetch(url, partial, file, progress)
         except (OSError, http.client.HTTPException) as error:
             problems.append(f"{url}: {error}")
             continue
-        if _md5(partial) == wanted.md5:
+        if _md5(partial) == file.md5:
             return partial.replace(target)
         problems.append(f"{url}: the checksum is wrong")
         partial.unlink()
     raise DownloadError(
-        f"{wanted.name} could not be downloaded ({'; '.join(dict.fromkeys(problems))}). Get it from {wanted.urls[0]} "
-        "by other means, and give its path: paths=PATH (--from PATH)."
+        f"{file.name} could not be downloaded ({'; '.join(dict.fromkeys(problems))}). "
+        f"Get it from {file.urls[0]} by other means, and give its path as paths."
     )
 
 
-def _fetch(url: str, partial: Path, wanted: Download, progress: bool | None) -> None:
+def _fetch(url: str, partial: Path, file: Download, progress: bool | None) -> None:
     """Append the rest of a file to its first part, or start again if the server cannot resume."""
-    have = partial.stat().st_size if partial.exists() else 0
-    if have >= wanted.n_bytes:
+    n_present = partial.stat().st_size if partial.exists() else 0
+    if n_present >= file.n_bytes:
         return
-    request = urllib.request.Request(url, headers={"Range": f"bytes={have}-"} if have else {})  # noqa: S310
-    with urllib.request.urlopen(request, timeout=STALL_SECONDS) as answer:  # noqa: S310
-        resumes = have and answer.status == http.HTTPStatus.PARTIAL_CONTENT
-        with partial.open("ab" if resumes else "wb") as file:
-            n_chunks = wanted.n_bytes // CHUNK + 2  # a server that sends more is cut off
-            for _ in with_progress(range(n_chunks), f"{wanted.name} (MiB)", show=progress):
-                data = answer.read(CHUNK)
-                file.write(data)
+    headers = {"Range": f"bytes={n_present}-"} if n_present else {}
+    request = urllib.request.Request(url, headers=headers)  # noqa: S310
+    with urllib.request.urlopen(request, timeout=STALL_SECONDS) as response:  # noqa: S310
+        resumes = n_present > 0 and response.status == http.HTTPStatus.PARTIAL_CONTENT
+        with partial.open("ab" if resumes else "wb") as output:
+            n_chunks = file.n_bytes // CHUNK + 2  # a server that sends more is cut off
+            for _ in with_progress(range(n_chunks), f"{file.name} (MiB)", progress=progress):
+                data = response.read(CHUNK)
+                output.write(data)
                 if not data:
                     break
-    got = partial.stat().st_size
-    if got < wanted.n_bytes:
-        raise OSError(f"the connection broke after {got:,} of {wanted.n_bytes:,} bytes")
+    n_present = partial.stat().st_size
+    if n_present < file.n_bytes:
+        raise OSError(f"the connection broke after {n_present:,} of {file.n_bytes:,} bytes")
 
 
 def _md5(path: Path) -> str:
+    digest = hashlib.md5(usedforsecurity=False)
     with path.open("rb") as file:
-        return hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
+        while chunk := file.read(CHUNK):
+            digest.update(chunk)
+    return digest.hexdigest()

@@ -24,22 +24,15 @@ Interpolation = Literal["bilinear", "bicubic"]
 
 MOST_PIXELS = 100_000_000
 FORMATS = ("PNG", "JPEG", "BMP", "GIF", "TIFF", "WEBP", "PPM")
-FULL_SIZE = "nearshot_full_size"  # the key in Pillow's metadata of a JPEG that was decoded at a fraction of its size
-HEIF_BRANDS = (
-    b"heic",
-    b"heix",
-    b"heim",
-    b"heis",
-    b"hevc",
-    b"hevx",
-    b"mif1",
-    b"msf1",
-)  # of files of the format HEIC
+# The key of the full size in Pillow's metadata, for a JPEG that was decoded at a fraction of it.
+FULL_SIZE = "nearshot_full_size"
+# The brands of files of the format HEIC.
+HEIF_BRANDS = (b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"msf1")
 FILTERS = {"bilinear": Image.Resampling.BILINEAR, "bicubic": Image.Resampling.BICUBIC}
 
 
 def ignore_metadata_warnings() -> None:
-    """Ignore Pillow's warnings about metadata in this process, unless another filter matches them first."""
+    """Ignore Pillow's warnings about metadata, unless another filter matches them first."""
     warnings.filterwarnings("ignore", module=r"PIL\.", append=True)
 
 
@@ -47,12 +40,16 @@ ignore_metadata_warnings()
 
 
 def decode(data: bytes, name: str, *, shrink_to: int | None = None) -> Image.Image:
-    """Decode an image file to RGB: rotated by its EXIF orientation, its first frame, on white where it is transparent.
+    """Decode an image file to RGB: its first frame, upright, on white where it is transparent.
 
-    Images of 32-bit or floating-point numbers are refused, since their range of values is unknown.
-    `name` is the file's name in error messages. With `shrink_to`, a JPEG is decoded at a half, a
-    quarter or an eighth of its size, which is faster, as long as its shorter side keeps that many
-    pixels. HEIC photos need the extra `photos`.
+    It is rotated by its EXIF orientation. Images of 32-bit or floating-point numbers are refused,
+    since their range of values is unknown. HEIC photos need the extra `photos`.
+
+    Args:
+        data: the file's content.
+        name: the file's name, for error messages.
+        shrink_to: decode a JPEG at a half, a quarter or an eighth of its size, which is faster, as
+            long as its shorter side keeps that many pixels.
     """
     formats: tuple[str, ...] = FORMATS
     if data[4:8] == b"ftyp" and data[8:12] in HEIF_BRANDS:
@@ -78,26 +75,27 @@ def _can_read_heif() -> bool:
 
 def readable_formats() -> str:
     """Return the names of the formats that can be read, for messages."""
-    return ", ".join((*FORMATS, "HEIC") if _can_read_heif() else FORMATS)
+    formats = (*FORMATS, "HEIC") if _can_read_heif() else FORMATS
+    return ", ".join(formats)
 
 
 def upright_rgb(image: Image.Image, name: str, *, shrink_to: int | None = None) -> Image.Image:
-    """Convert an opened image of any mode as `decode` does; its pixels may not have been loaded yet."""
+    """Convert an opened image of any mode as `decode` does; its pixels need not be loaded yet."""
     with _naming_the_image(name):
         width, height = image.size
         if width * height > MOST_PIXELS:
             raise FileFormatError(
-                f"{name} has {width}×{height} pixels, over the limit of {MOST_PIXELS:,}. Make it smaller first."
+                f"{name} has {width}×{height} pixels, over the limit of {MOST_PIXELS:,}. "
+                "Make it smaller first."
             )
         # Some versions of Pillow decode the 16 bits of grey PNG and PPM files into 32.
-        has_16_bits = image.mode.startswith("I;16") or (
-            image.mode == "I" and image.format in ("PNG", "PPM")
-        )
+        is_grey_file = image.format in ("PNG", "PPM")
+        has_16_bits = image.mode.startswith("I;16") or (image.mode == "I" and is_grey_file)
         if image.mode in ("I", "F") and not has_16_bits:
             kind = "floating-point" if image.mode == "F" else "32-bit"
             raise FileFormatError(
-                f"{name} has {kind} numbers, and their range is unknown. Scale them to 0 to 255 and save the image "
-                "with 8 bits first."
+                f"{name} has {kind} numbers, and their range is unknown. Scale them to 0 to 255 "
+                "and save the image with 8 bits first."
             )
         if shrink_to is not None:
             image.draft(None, (shrink_to, shrink_to))
@@ -112,9 +110,8 @@ def upright_rgb(image: Image.Image, name: str, *, shrink_to: int | None = None) 
             image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image)
         image = image.convert("RGB")
         if shrunk_size != (width, height):
-            image.info[FULL_SIZE] = (
-                (width, height) if image.size == shrunk_size else (height, width)
-            )
+            is_upright = image.size == shrunk_size
+            image.info[FULL_SIZE] = (width, height) if is_upright else (height, width)
         return image
 
 
@@ -150,31 +147,50 @@ def fit_to_square(
 ) -> Pixels:
     """Resize an image to `side` × `side`: (side, side, 3) uint8.
 
-    "crop" scales the shorter side to `side / crop` and cuts out the centre; with 1.0 the square is
-    as large as possible, as in the paper's evaluation. "stretch" changes the proportions. An image
-    of this size is unchanged. A very long and thin one, which would need too much memory, is
-    refused.
+    An image of this size is unchanged. A very long and thin one, which would need too much memory,
+    is refused.
+
+    Args:
+        image: the image, in RGB.
+        side: the side of the square.
+        fit: "crop" scales the shorter side to `side / crop` and cuts out the centre; "stretch"
+            changes the proportions.
+        name: the image's name, for error messages.
+        interpolation: "bilinear" or "bicubic".
+        crop: the share of the shorter side that the square shows; with 1.0 it is as large as
+            possible, as in the paper's evaluation.
     """
     if fit not in ("crop", "stretch"):
         raise InputError(f"fit must be 'crop' or 'stretch', not {fit!r}.")
-    if image.size != (side, side):
-        resampling = FILTERS[interpolation]
-        if fit == "stretch":
-            image = image.resize((side, side), resampling)
-        else:
-            width, height = image.info.get(FULL_SIZE, image.size)
-            shorter = round(side / crop)
-            scale = shorter / min(width, height)
-            size = (max(shorter, round(width * scale)), max(shorter, round(height * scale)))
-            if size[0] * size[1] > MOST_PIXELS:
-                raise FileFormatError(
-                    f"{name} is too long and thin: its {width}×{height} pixels would be {size[0]}×{size[1]} with a "
-                    f"shorter side of {shorter}, over the limit of {MOST_PIXELS:,}. Crop it first."
-                )
-            # A side of a shrunk image is rounded up: the last row and column may show part of a
-            # pixel.
-            factor = round(max(width, height) / max(image.size))
-            image = image.resize(size, resampling, box=(0, 0, width / factor, height / factor))
-            left, top = (size[0] - side) // 2, (size[1] - side) // 2
-            image = image.crop((left, top, left + side, top + side))
-    return np.asarray(image, dtype=np.uint8)
+    resampling = FILTERS[interpolation]
+    if image.size == (side, side):
+        square = image
+    elif fit == "stretch":
+        square = image.resize((side, side), resampling)
+    else:
+        square = _cropped(image, side, name, resampling, crop)
+    return np.asarray(square, dtype=np.uint8)
+
+
+def _cropped(
+    image: Image.Image, side: int, name: str, resampling: Image.Resampling, crop: float
+) -> Image.Image:
+    """Return the centre of an image whose shorter side is scaled to `side / crop`."""
+    full_width, full_height = image.info.get(FULL_SIZE, image.size)
+    shorter = round(side / crop)
+    scale = shorter / min(full_width, full_height)
+    width = max(shorter, round(full_width * scale))
+    height = max(shorter, round(full_height * scale))
+    if width * height > MOST_PIXELS:
+        raise FileFormatError(
+            f"{name} is too long and thin: its {full_width}×{full_height} pixels would be "
+            f"{width}×{height} with a shorter side of {shorter}, over the limit of "
+            f"{MOST_PIXELS:,}. Crop it first."
+        )
+    # A side of a shrunk image is rounded up: its last row and column may show part of a pixel.
+    factor = round(max(full_width, full_height) / max(image.size))
+    box = (0, 0, full_width / factor, full_height / factor)
+    image = image.resize((width, height), resampling, box=box)
+    left = (width - side) // 2
+    top = (height - side) // 2
+    return image.crop((left, top, left + side, top + side))

@@ -1,4 +1,4 @@
-"""Inspect prepared datasets: repeated images, classes that two splits share, a contact sheet, and images as files."""
+"""Inspect prepared datasets: repeated images, shared classes, a contact sheet, images as files."""
 
 import itertools
 import re
@@ -31,43 +31,49 @@ def repeated_images(stores: Mapping[str, Store]) -> list[list[Occurrence]]:
     hashes = np.concatenate([store.hashes for store in stores.values()])
     _, group, size = np.unique(hashes, axis=0, return_inverse=True, return_counts=True)
     group = group.reshape(-1)
-    owners = [(split, index) for split, store in stores.items() for index in range(len(store))]
-    found: dict[int, list[Occurrence]] = {}
-    for place in np.nonzero(size[group] > 1)[0].tolist():
-        split, index = owners[place]
-        store = stores[split]
-        occurrence = Occurrence(
-            split, store.class_names[int(store.labels[index])], store.image_names[index]
-        )
-        found.setdefault(int(group[place]), []).append(occurrence)
-    return sorted(found.values())
+    is_repeated = size[group] > 1
+    occurrences: dict[int, list[Occurrence]] = {}
+    start = 0  # of the split among all images
+    for split, store in stores.items():
+        for row in np.nonzero(is_repeated[start : start + len(store)])[0].tolist():
+            class_name = store.class_names[int(store.labels[row])]
+            occurrence = Occurrence(split, class_name, store.image_names[row])
+            occurrences.setdefault(int(group[start + row]), []).append(occurrence)
+        start += len(store)
+    return sorted(occurrences.values())
 
 
 def splits_that_share(groups: Sequence[Sequence[Occurrence]]) -> Counter[tuple[str, ...]]:
     """Return how many images each pair of splits shares."""
-    splits = (dict.fromkeys(occurrence.split for occurrence in group) for group in groups)
-    return Counter(pair for names in splits for pair in itertools.combinations(names, 2))
+    counts: Counter[tuple[str, ...]] = Counter()
+    for group in groups:
+        splits = dict.fromkeys(occurrence.split for occurrence in group)
+        counts.update(itertools.combinations(splits, 2))
+    return counts
 
 
 def shared_classes(stores: Mapping[str, Store]) -> list[str]:
     """Return the names of classes that more than one split has."""
-    counts = Counter(name for store in stores.values() for name in store.class_names)
+    counts: Counter[str] = Counter()
+    for store in stores.values():
+        counts.update(store.class_names)
     return sorted(name for name, count in counts.items() if count > 1)
 
 
 def contact_sheet(store: Store, *, n_classes: int = 10, n_images: int = 8) -> Image.Image:
     """Return an image that shows some images of some classes, one row per class, evenly chosen."""
-    side, gap = store.images.shape[1], 2
+    side = store.images.shape[1]
+    gap = 2
+    step = side + gap
     classes = _evenly(len(store.class_names), n_classes)
-    sheet = np.full(
-        (len(classes) * (side + gap) + gap, n_images * (side + gap) + gap, 3), 255, dtype=np.uint8
-    )
+    sheet = np.full((len(classes) * step + gap, n_images * step + gap, 3), 255, dtype=np.uint8)
     labels = store.labels.numpy()
-    for row, label in enumerate(classes):
+    for line, label in enumerate(classes):
         members = np.nonzero(labels == label)[0]
-        for column, index in enumerate(members[_evenly(len(members), n_images)]):
-            top, left = row * (side + gap) + gap, column * (side + gap) + gap
-            sheet[top : top + side, left : left + side] = store.images[index]
+        top = line * step + gap
+        for column, row in enumerate(members[_evenly(len(members), n_images)]):
+            left = column * step + gap
+            sheet[top : top + side, left : left + side] = store.images[row]
     return Image.fromarray(sheet)
 
 
@@ -87,28 +93,35 @@ def unpack(
 ) -> int:
     """Write images of a prepared split as `folder/<class>/<number>.png`; return how many.
 
-    `n_classes` are chosen evenly; of each, `skip` images are skipped and `n_images` written. By
-    default all are.
+    Args:
+        store: the split.
+        folder: the folder to write.
+        n_classes: how many classes, evenly chosen; by default all.
+        n_images: how many images of each; by default all.
+        skip: how many first images of each class to skip.
     """
     n_known = len(store.class_names)
-    n_classes = n_known if n_classes is None else n_classes
+    if n_classes is None:
+        n_classes = n_known
     if not 1 <= n_classes <= n_known:
         raise InputError(
             f"n_classes must be from 1 to {n_known}, the classes of {store!r}, not {n_classes}."
         )
-    if skip < 0 or (n_images is not None and n_images < 1):
-        raise InputError(
-            f"n_images must be at least 1 and skip at least 0 (got {n_images} and {skip})."
-        )
+    if n_images is not None and n_images < 1:
+        raise InputError(f"n_images must be at least 1, not {n_images}.")
+    if skip < 0:
+        raise InputError(f"skip must be at least 0, not {skip}.")
     n_written = 0
     for label in with_progress(_evenly(n_known, n_classes), f"unpacking {store.dataset}"):
         members = np.nonzero(store.labels.numpy() == label)[0]
-        members = members[skip : None if n_images is None else skip + n_images]
-        place = Path(folder) / _file_name(store.class_names[label])
-        place.mkdir(parents=True, exist_ok=True)
-        for number, index in enumerate(members.tolist(), skip):
-            with atomic_write(place / f"{number}.png", durable=False) as file:
-                Image.fromarray(np.asarray(store.images[index])).save(file, "PNG")
+        members = members[skip:]
+        if n_images is not None:
+            members = members[:n_images]
+        class_folder = Path(folder) / _file_name(store.class_names[label])
+        class_folder.mkdir(parents=True, exist_ok=True)
+        for number, row in enumerate(members.tolist(), skip):
+            with atomic_write(class_folder / f"{number}.png", durable=False) as file:
+                Image.fromarray(np.asarray(store.images[row])).save(file, "PNG")
         n_written += len(members)
     return n_written
 

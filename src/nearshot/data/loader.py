@@ -28,44 +28,56 @@ Residence = Literal["device", "memory", "disk"]
 """Where images are kept."""
 Rows = npt.NDArray[np.int64]
 
-SHARE_OF_DEVICE = (
-    1 / 3
-)  # of the free device memory; the rest is for the network and its activations
-SHARE_OF_MEMORY = 1 / 2  # of the available host memory
-UNKNOWN_MEMORY = 8 << 30  # assumed if the system does not report its memory
-ROWS_TO_LOAD = 512  # at a time, when all images are loaded
-PREFETCH = 2  # batches that are gathered ahead
+# The share of the free device memory that images may take; the network needs the rest.
+SHARE_OF_DEVICE = 1 / 3
+# The share of the available host memory that images may take.
+SHARE_OF_MEMORY = 1 / 2
+# What is assumed if the system does not report its memory.
+UNKNOWN_MEMORY = 8 << 30
+# The rows that are loaded at a time, when all images are.
+ROWS_TO_LOAD = 512
+# The batches that are gathered ahead.
+PREFETCH = 2
 
 
 def choose_residence(n_bytes: int, device: torch.device, *, n_processes: int = 1) -> Residence:
-    """Return where to keep images: on the device or in host memory if they take less than its share, else on disk.
+    """Return where to keep images: on the device or in host memory if they fit, else on disk.
 
-    `n_processes` of this machine keep the images, each with a device of its own.
+    They fit if they take less than the share that is meant for images.
 
-    >>> choose_residence(1 << 20, torch.device("cpu")), choose_residence(1 << 60, torch.device("cpu"))
+    Args:
+        n_bytes: the size of the images.
+        device: the device that needs them.
+        n_processes: how many processes of this machine keep them, each with a device of its own.
+
+    >>> device = torch.device("cpu")
+    >>> choose_residence(1 << 20, device), choose_residence(1 << 60, device)
     ('memory', 'disk')
     """
-    if device.type == "cuda" and n_bytes < SHARE_OF_DEVICE * torch.cuda.mem_get_info(device)[0]:
-        return "device"
-    return "memory" if n_bytes * n_processes < SHARE_OF_MEMORY * available_memory() else "disk"
+    if device.type == "cuda":
+        n_free, _ = torch.cuda.mem_get_info(device)
+        if n_bytes < SHARE_OF_DEVICE * n_free:
+            return "device"
+    if n_bytes * n_processes < SHARE_OF_MEMORY * available_memory():
+        return "memory"
+    return "disk"
 
 
 def available_memory() -> float:
-    """Return how many bytes this process can still allocate without swapping, also in a container."""
-    available, container = UNKNOWN_MEMORY, Path("/sys/fs/cgroup")
+    """Return the bytes that this process can allocate without swapping, also in a container."""
+    available = UNKNOWN_MEMORY
     with suppress(OSError):  # not Linux
-        lines = (line.split() for line in Path("/proc/meminfo").read_text().splitlines())
-        available = next(int(line[1]) * 1024 for line in lines if line[0] == "MemAvailable:")
+        for line in Path("/proc/meminfo").read_text().splitlines():
+            if line.startswith("MemAvailable:"):
+                available = int(line.split()[1]) * 1024
+    container = Path("/sys/fs/cgroup")
     with suppress(OSError, ValueError):  # no container, or one without a limit
-        statistics = dict(
-            line.split() for line in (container / "memory.stat").read_text().splitlines()
-        )
-        used, most = (
-            int((container / name).read_text()) for name in ("memory.current", "memory.max")
-        )
-        available = min(
-            available, most - used + int(statistics["inactive_file"])
-        )  # cached files count as free
+        used = int((container / "memory.current").read_text())
+        limit = int((container / "memory.max").read_text())
+        for line in (container / "memory.stat").read_text().splitlines():
+            if line.startswith("inactive_file "):
+                cached = int(line.split()[1])  # counts as free
+                available = min(available, limit - used + cached)
     return max(0, available)
 
 
@@ -96,17 +108,21 @@ class ImageFeed:
     ) -> None:
         if images.ndim != 4 or images.shape[3] != 3 or images.dtype != np.uint8 or not len(images):
             raise InputError(
-                f"images must be uint8 (image, height, width, 3), not {images.dtype} {images.shape}."
+                f"images must be uint8 (image, height, width, 3), "
+                f"not {images.dtype} {images.shape}."
             )
         self.device = torch.device(device)
-        self.residence: Residence = residence or choose_residence(
-            images.nbytes, self.device, n_processes=n_processes
-        )
-        self._images, self._file = images, _file_behind(images)
-        if self._file is not None and self.residence == "memory":
-            self._images, self._file = np.fromfile(self._file, np.uint8).reshape(images.shape), None
+        if residence is None:
+            residence = choose_residence(images.nbytes, self.device, n_processes=n_processes)
+        self.residence: Residence = residence
+        self._images = images
+        self._file = _file_behind(images)
+        if self._file is not None and residence == "memory":
+            self._images = np.fromfile(self._file, np.uint8).reshape(images.shape)
+            self._file = None
         self._on_device: Tensor | None = None
-        if self.residence == "device":  # some at a time, so that the host never holds all of them
+        if residence == "device":
+            # Some at a time, so that the host never holds all of them.
             self._on_device = torch.empty(images.shape, dtype=torch.uint8, device=self.device)
             batches = self._stream(np.arange(len(self)), ROWS_TO_LOAD)
             for part, batch in zip(self._on_device.split(ROWS_TO_LOAD), batches, strict=True):
@@ -116,33 +132,37 @@ class ImageFeed:
         return len(self._images)
 
     def batches(self, indices: Tensor, batch_size: int) -> Iterator[Tensor]:
-        """Yield the images of `indices` in their order, (batch, height, width, 3) uint8 on the device.
+        """Return an iterator over the images of `indices`, in their order.
 
-        Leaving the loop early ends the thread that gathers; an error in it is raised here. On CUDA
-        nothing here waits for the device: copies are queued. `indices`: (image,) int64, on the host
-        or the device, such as those of an epoch. The last batch may be smaller than `batch_size`.
+        Each batch is (image, height, width, 3) uint8 on the device. Leaving the loop early ends the
+        thread that gathers; an error in it is raised here. On CUDA nothing here waits for the
+        device: copies are queued.
+
+        Args:
+            indices: (image,) int64, on the host or the device, such as those of an epoch.
+            batch_size: the images of a batch; the last may be smaller.
         """
-        indices = indices.cpu() if self._on_device is None else indices
-        if (
-            len(indices) and indices.device.type == "cpu"
-        ):  # on a device, checking would make the host wait
-            low, high = (int(bound) for bound in indices.aminmax())
-            if low < 0 or high >= len(self):
+        if self._on_device is None:
+            indices = indices.cpu()
+        # On a device, checking would make the host wait.
+        if len(indices) and indices.device.type == "cpu":
+            lowest = int(indices.min())
+            highest = int(indices.max())
+            if lowest < 0 or highest >= len(self):
                 raise InputError(
-                    f"indices must be from 0 to {len(self) - 1}, not from {low} to {high}."
+                    f"indices must be from 0 to {len(self) - 1}, not from {lowest} to {highest}."
                 )
         if self._on_device is None:
             return self._stream(indices.numpy(), batch_size)
-        here = indices.to(self.device, non_blocking=True)
-        return (
-            self._on_device.index_select(0, rows) for rows in here.split(batch_size) if len(rows)
-        )
+        rows = indices.to(self.device, non_blocking=True)
+        parts = [part for part in rows.split(batch_size) if len(part)]
+        images = self._on_device
+        return (images.index_select(0, part) for part in parts)
 
     def _stream(self, indices: Rows, batch_size: int) -> Iterator[Tensor]:
         """Yield batches that a thread gathers, some of them ahead of the one in use."""
-        parts = (
-            indices[start : start + batch_size] for start in range(0, len(indices), batch_size)
-        )
+        starts = range(0, len(indices), batch_size)
+        parts = iter([indices[start : start + batch_size] for start in starts])
         pool = ThreadPoolExecutor(1, thread_name_prefix="image feed")
         try:
             ahead: deque[Future[Tensor]] = deque()
@@ -155,20 +175,25 @@ class ImageFeed:
             pool.shutdown(cancel_futures=True)
 
     def _batch(self, rows: Rows) -> Tensor:
-        """Gather a batch in host memory, pinned for CUDA; torch reuses pinned memory once its copies are done."""
+        """Gather a batch in host memory.
+
+        It is pinned for CUDA; torch reuses pinned memory once its copies are done.
+        """
         shape = (len(rows), *self._images.shape[1:])
         batch = torch.empty(shape, dtype=torch.uint8, pin_memory=self.device.type == "cuda")
         if self._file is None:
-            np.take(
-                self._images, rows, axis=0, out=batch.numpy(), mode="clip"
-            )  # "raise" would copy twice
+            # The mode "raise" would copy twice.
+            np.take(self._images, rows, axis=0, out=batch.numpy(), mode="clip")
         else:
             _read_rows(self._file, rows, batch.numpy())
         return batch
 
 
 def _file_behind(images: Pixels) -> Path | None:
-    """Return the file that an array is a map of, as a store's images are; None for other arrays and parts of a map."""
+    """Return the file that an array is a map of, as a store's images are.
+
+    Return None for other arrays and for parts of a map.
+    """
     if not isinstance(images, np.memmap) or images.mode != "r" or images.filename is None:
         return None
     path = Path(images.filename)
@@ -176,23 +201,23 @@ def _file_behind(images: Pixels) -> Path | None:
 
 
 def _read_rows(path: Path, rows: Rows, out: Pixels) -> None:
-    """Read rows of a file in the order of the file, each to its place in the batch.
+    """Read rows of a file in the order of the file, each to its position in the batch.
 
     Reading is better than copying from the map: mapped pages count as the process's memory, an
     uncached row costs one wait per page, and a failing disk would end the process instead of
     raising an error.
     """
     row_bytes = out[0].nbytes
-    places = np.argsort(rows, kind="stable")
-    starts = (rows[places] * row_bytes).tolist()
-    with path.open("rb", buffering=0) as opened:
-        if hasattr(
-            os, "posix_fadvise"
-        ):  # the disk serves announced reads in parallel: four times faster if uncached
-            os.posix_fadvise(opened.fileno(), 0, 0, os.POSIX_FADV_RANDOM)  # nothing beyond the rows
+    order = np.argsort(rows, kind="stable")
+    starts = (rows[order] * row_bytes).tolist()
+    with path.open("rb", buffering=0) as file:
+        # The disk serves announced reads in parallel: four times faster if uncached.
+        if hasattr(os, "posix_fadvise"):
+            # RANDOM: read nothing beyond the rows.
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_RANDOM)
             for start in starts:
-                os.posix_fadvise(opened.fileno(), start, row_bytes, os.POSIX_FADV_WILLNEED)
-        for place, start in zip(places.tolist(), starts, strict=True):
-            opened.seek(start)
-            if opened.readinto(out[place]) != row_bytes:
+                os.posix_fadvise(file.fileno(), start, row_bytes, os.POSIX_FADV_WILLNEED)
+        for position, start in zip(order.tolist(), starts, strict=True):
+            file.seek(start)
+            if file.readinto(out[position]) != row_bytes:
                 raise FileFormatError(f"{path} is cut short. Prepare the dataset again.")

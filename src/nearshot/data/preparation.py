@@ -4,13 +4,13 @@ The user's own images are given by the path of a folder or archive, and are prep
 One process at a time prepares a dataset; others wait for it.
 """
 
+import logging
 import os
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from shlex import quote
-from typing import TypedDict, Unpack
 
 from nearshot.data.datasets import SOURCES, Plan, plan_folder
 from nearshot.data.downloads import download
@@ -19,34 +19,22 @@ from nearshot.data.readers import ARCHIVE_SUFFIXES, Files, open_files
 from nearshot.data.store import (
     Store,
     data_folder,
+    find_splits,
     prepared_datasets,
-    prepared_manifests,
     read_manifest,
 )
 from nearshot.data.writer import Broken, restore_interrupted, write_splits
 from nearshot.errors import FileFormatError, InputError, NearshotError, did_you_mean, look_up
 from nearshot.io import FileLock
-from nearshot.text import print_message
 
-__all__ = ["PrepareOptions", "open_or_prepare", "prepare", "prepare_folder", "prepare_plan"]
+__all__ = ["open_or_prepare", "prepare", "prepare_folder", "prepare_plan"]
 
+LOGGER = logging.getLogger("nearshot.data")
 FOLDER_SIDE = 84
+LARGEST_SIDE = 4096
 LOCK = ".lock"
 NO_FILES = Files("nothing", {})
 OTHER_FOLDERS = ("downloads", "embeddings")  # in the data folder, beside those of datasets
-
-
-class PrepareOptions(TypedDict, total=False):
-    """How a dataset is prepared."""
-
-    data_dir: str | Path | None
-    """The folder of prepared datasets; see `data_folder`."""
-    fit: Fit
-    """How images are resized to a square."""
-    broken: Broken
-    """Whether images that cannot be read are refused, or skipped and listed in the manifest."""
-    progress: bool | None
-    """Whether to show progress bars; by default on a terminal."""
 
 
 def prepare(
@@ -54,32 +42,39 @@ def prepare(
     paths: str | Path | Iterable[str | Path] = (),
     *,
     side: int | None = None,
-    **options: Unpack[PrepareOptions],
+    fit: Fit = "crop",
+    broken: Broken = "refuse",
+    data_dir: str | Path | None = None,
+    progress: bool | None = None,
 ) -> dict[str, Store]:
-    """Prepare a known dataset from its files, or resume an interrupted preparation; return the store of each split.
+    """Prepare a known dataset from its files; return the store of each split.
+
+    An interrupted preparation is resumed.
 
     Args:
         name: one of `SOURCES`.
         paths: the folder or archive, or several archives that belong together. Without any,
             "glyphs" is drawn, and "cifar-fs" and "omniglot" are downloaded.
         side: the side of the square images; by default the dataset's usual one.
-        options: `data_dir`, `fit`, `broken` and `progress`; see `PrepareOptions`.
+        fit: "crop" resizes the shorter side and crops the centre; "stretch" changes the
+            proportions.
+        broken: "refuse" or "skip" images that cannot be read; the manifest lists skipped ones.
+        data_dir: the folder of prepared datasets; see `data_folder`.
+        progress: whether to show progress bars; by default on a terminal.
     """
-    source, side = look_up(SOURCES, name, "dataset"), _checked_side(name, side)
-    paths = [paths] if isinstance(paths, str | Path) else list(paths)
+    source = look_up(SOURCES, name, "dataset")
+    side = _checked_side(name, side)
+    paths = _listed(paths)
     if not paths and source.downloads:
-        folder, progress = (
-            data_folder(options.get("data_dir")) / "downloads",
-            options.get("progress"),
-        )
-        with _exclusive(folder, show=progress):
-            paths = [download(wanted, folder, progress=progress) for wanted in source.downloads]
+        folder = data_folder(data_dir) / "downloads"
+        with _exclusive(folder):
+            paths = [download(file, folder, progress=progress) for file in source.downloads]
     if source.needs_files and not paths:
         raise InputError(
-            f"paths (--from PATH) must say where the files of {name!r} are: {source.where}."
+            f"paths must name the folder or archives with the files of {name!r}: {source.where}."
         )
     if not source.needs_files and paths:
-        raise InputError(f"{name!r} needs no files; it is made here.")
+        raise InputError(f"paths must be empty for {name!r}, which is made here (got {paths}).")
     files = open_files(paths) if paths else NO_FILES
     try:
         plan = source.plan(files)
@@ -89,7 +84,9 @@ def prepare(
         raise FileFormatError(
             f"{files.label} does not have the content of {name!r}: {error!r}."
         ) from error
-    return prepare_plan(name, plan, side=side, **options)
+    return prepare_plan(
+        name, plan, side=side, fit=fit, broken=broken, data_dir=data_dir, progress=progress
+    )
 
 
 def prepare_folder(
@@ -101,22 +98,44 @@ def prepare_folder(
     fractions: Mapping[str, float] | None = None,
     seed: int = 0,
     side: int | None = None,
-    **options: Unpack[PrepareOptions],
+    fit: Fit = "crop",
+    broken: Broken = "refuse",
+    data_dir: str | Path | None = None,
+    progress: bool | None = None,
 ) -> dict[str, Store]:
     """Prepare the user's own images, in a folder or in archives; return the store of each split.
 
-    `table`, `classes`, `fractions` and `seed` are those of `plan_folder`. By default the dataset
-    has the name of the folder, or of the archive without its suffix, and images of side 84. For the
-    other options see `PrepareOptions`.
+    Args:
+        paths: the folder or archive, or several archives that belong together.
+        name: the dataset's name; by default that of the folder, or of the archive without its
+            suffix.
+        table: the name of a CSV file among them with the columns file (or filename) and label.
+        classes: the classes of each split; a class in no list is skipped.
+        fractions: the fraction of the classes in each split; by default 64 %, 16 % and 20 %.
+        seed: the seed of the random split.
+        side: the side of the square images; by default 84.
+        fit: "crop" resizes the shorter side and crops the centre; "stretch" changes the
+            proportions.
+        broken: "refuse" or "skip" images that cannot be read; the manifest lists skipped ones.
+        data_dir: the folder of prepared datasets; see `data_folder`.
+        progress: whether to show progress bars; by default on a terminal.
     """
-    places = [
-        Path(path).expanduser() for path in ([paths] if isinstance(paths, str | Path) else paths)
-    ]
-    files = open_files(places)
-    name = prepared_name(places[0], options.get("data_dir")) if name is None else name
+    sources = [Path(path).expanduser() for path in _listed(paths)]
+    files = open_files(sources)
+    if name is None:
+        name = prepared_name(sources[0], data_dir)
     side = _checked_side(name, FOLDER_SIDE if side is None else side)
     plan = plan_folder(files, table=table, classes=classes, fractions=fractions, seed=seed)
-    return prepare_plan(name, plan, side=side, origin=str(places[0].resolve()), **options)
+    return prepare_plan(
+        name,
+        plan,
+        side=side,
+        fit=fit,
+        broken=broken,
+        origin=str(sources[0].resolve()),
+        data_dir=data_dir,
+        progress=progress,
+    )
 
 
 def prepare_plan(
@@ -124,43 +143,49 @@ def prepare_plan(
     plan: Plan,
     *,
     side: int,
+    fit: Fit = "crop",
+    broken: Broken = "refuse",
     origin: str | None = None,
-    **options: Unpack[PrepareOptions],
+    data_dir: str | Path | None = None,
+    progress: bool | None = None,
 ) -> dict[str, Store]:
-    """Prepare the images of a plan, such as that of `plan_folder` or `plan_omniglot` with options.
+    """Prepare the images of a plan, such as that of `plan_folder`; return the store of each split.
 
-    `side` is that of the square images, and `origin` the path that they come from, recorded in the
-    manifest.
+    Args:
+        name: the dataset's name.
+        plan: the images of each split.
+        side: the side of the square images.
+        fit: "crop" resizes the shorter side and crops the centre; "stretch" changes the
+            proportions.
+        broken: "refuse" or "skip" images that cannot be read; the manifest lists skipped ones.
+        origin: the path that the images come from, recorded in the manifest.
+        data_dir: the folder of prepared datasets; see `data_folder`.
+        progress: whether to show progress bars; by default on a terminal.
     """
     _checked_side(name, side)
-    folder = data_folder(options.get("data_dir")) / name
-    with _exclusive(folder, show=options.get("progress")):
-        return _write(folder, plan, side, origin, options)
-
-
-def _write(
-    folder: Path, plan: Plan, side: int, origin: str | None, options: PrepareOptions
-) -> dict[str, Store]:
-    """Write the splits of a plan to a dataset's folder; the caller holds the lock."""
-    progress, broken = options.get("progress"), options.get("broken", "refuse")
-    for remark in plan.remarks:
-        print_message(remark, show=progress)
-    about = {
-        "dataset": folder.name,
-        "side": side,
-        "fit": options.get("fit", "crop"),
-        "origin": origin,
-    }
-    return write_splits(folder / str(side), plan, about, broken=broken, progress=progress)
+    folder = data_folder(data_dir) / name
+    with _exclusive(folder):
+        _log_remarks(plan)
+        return write_splits(
+            folder / str(side),
+            plan,
+            dataset=name,
+            side=side,
+            fit=fit,
+            origin=origin,
+            broken=broken,
+            progress=progress,
+        )
 
 
 def open_or_prepare(
     dataset: str | Path, split: str, data_dir: str | Path | None = None, *, side: int | None = None
 ) -> Store:
-    """Open a split. Prepare it first if that needs no options: for a path, or for a dataset that is made here.
+    """Open a split; prepare it first if that needs no options.
 
-    A prepared dataset is opened unchanged, with the options that it was prepared with. If images
-    were added to its folder or removed since, a warning says how to prepare it again.
+    It needs none for a path, and for a dataset that is made here. A prepared dataset is opened
+    unchanged, with the options that it was prepared with. If images were added to its folder or
+    removed since, a warning says how to prepare it again.
 
     Args:
         dataset: a name, or the path of the user's own folder or archive; a string with a slash is a
@@ -169,13 +194,15 @@ def open_or_prepare(
         data_dir: the folder of prepared datasets; see `data_folder`.
         side: the images' side; by default the one that it is prepared with, or its usual one.
     """
-    path, name = given_path(dataset), prepared_name(dataset, data_dir)
-    manifests = prepared_manifests(name, data_dir, side=side)
-    if not manifests:
+    path = given_path(dataset)
+    name = prepared_name(dataset, data_dir)
+    splits = find_splits(name, data_dir, side=side)
+    if not splits:
         _prepare_by_default(name, path, data_dir, side)
     elif path is not None and path.is_dir():
-        changed = max(Path(folder).stat().st_mtime for folder, _, _ in os.walk(path))
-        if changed > max(manifest.stat().st_mtime for manifest in manifests):
+        changed_at = max(Path(folder).stat().st_mtime for folder, _, _ in os.walk(path))
+        manifests = [prepared.folder / "manifest.json" for prepared in splits]
+        if changed_at > max(manifest.stat().st_mtime for manifest in manifests):
             command = _command(name, data_dir, side, path)
             warnings.warn(
                 f"{path} has changed since it was prepared. To use its present images: {command}",
@@ -190,8 +217,9 @@ def open_or_prepare(
 def _prepare_by_default(
     name: str, path: Path | None, data_dir: str | Path | None, side: int | None
 ) -> None:
-    """Prepare a folder, or a dataset that is made here, without options; raise an error for any other."""
-    folder, plan = data_folder(data_dir) / name, None
+    """Prepare a folder, or a dataset that is made here, without options; refuse any other."""
+    folder = data_folder(data_dir) / name
+    plan = None
     if path is not None:
         plan = plan_folder(open_files(path))
     elif name in SOURCES and not SOURCES[name].needs_files:
@@ -200,13 +228,17 @@ def _prepare_by_default(
         usual_side = _checked_side(name, side)
         with _exclusive(folder):
             restore_interrupted(folder)
-            if plan is not None and not prepared_manifests(
-                name, data_dir, side=side
-            ):  # nor by whoever had the lock
-                _write(folder, plan, usual_side, None if path is None else str(path.resolve()), {})
-    if not prepared_manifests(name, data_dir, side=side):
-        here = f" Do you mean the folder ./{name}?" if Path(name).is_dir() else ""
-        hint = here or did_you_mean(name, {*SOURCES, *prepared_datasets(data_dir)})
+            # Another process may have prepared it while this one waited for the lock.
+            if plan is not None and not find_splits(name, data_dir, side=side):
+                origin = None if path is None else str(path.resolve())
+                _log_remarks(plan)
+                write_splits(
+                    folder / str(usual_side), plan, dataset=name, side=usual_side, origin=origin
+                )
+    if not find_splits(name, data_dir, side=side):
+        hint = did_you_mean(name, {*SOURCES, *prepared_datasets(data_dir)})
+        if Path(name).is_dir():
+            hint = f" Do you mean the folder ./{name}?"
         command = _command(name, data_dir, side)
         raise InputError(
             f"Dataset {name!r} is not prepared in {folder.parent}.{hint} Run: {command}"
@@ -218,55 +250,69 @@ def given_path(dataset: str | Path) -> Path | None:
 
     A string is a path if it has a slash, or is "." or "..", or begins with "~".
     """
-    is_path = (
-        isinstance(dataset, Path)
-        or dataset in (".", "..")
-        or dataset[:1] == "~"
-        or set(dataset) & set("/\\")
-    )
-    return Path(dataset).expanduser() if is_path else None
+    if isinstance(dataset, str):
+        has_slash = "/" in dataset or "\\" in dataset
+        if not has_slash and dataset not in (".", "..") and not dataset.startswith("~"):
+            return None
+    return Path(dataset).expanduser()
 
 
 def prepared_name(dataset: str | Path, data_dir: str | Path | None = None) -> str:
-    """Return the name under which a dataset is prepared: its own, or that of the folder or archive at a path.
+    """Return the name under which a dataset is prepared.
 
-    A name that belongs to a known dataset, or to another folder's images, is an error.
+    It is its own, or that of the folder or archive at a path. A name that belongs to a known
+    dataset, or to another folder's images, is an error.
     """
     path = given_path(dataset)
     if path is None:
         return str(dataset)
     path = path.resolve()
-    suffix = next((suffix for suffix in ARCHIVE_SUFFIXES if path.name.endswith(suffix)), "")
-    name = path.name.removesuffix(suffix)
+    name = path.name
+    for suffix in ARCHIVE_SUFFIXES:
+        if name.endswith(suffix):
+            name = name.removesuffix(suffix)
+            break
     advice = f"Give it another name: nearshot data prepare NAME --from {quote(str(path))}"
     if name in SOURCES:
         raise InputError(f"{path} has the name of a known dataset. {advice}")
-    for origin in _origins(name, data_dir) - {str(path)}:
-        raise InputError(
-            f"The dataset {name!r} in {data_folder(data_dir)} is of {origin}, not of {path}. {advice}"
-        )
+    for origin in _origins(name, data_dir):
+        if origin != str(path):
+            raise InputError(
+                f"The dataset {name!r} in {data_folder(data_dir)} is of {origin}, not of {path}. "
+                f"{advice}"
+            )
     return name
 
 
-def _origins(name: str, data_dir: str | Path | None) -> set[str]:
+def _listed(paths: str | Path | Iterable[str | Path]) -> list[str | Path]:
+    return [paths] if isinstance(paths, str | Path) else list(paths)
+
+
+def _log_remarks(plan: Plan) -> None:
+    for remark in plan.remarks:
+        LOGGER.warning(remark)
+
+
+def _origins(name: str, data_dir: str | Path | None) -> list[str]:
     """Return the paths that a dataset was prepared from, at any side, where they are known."""
-    origins = set()
-    for manifest in prepared_manifests(name, data_dir):
+    origins = []
+    for prepared in find_splits(name, data_dir):
         with suppress(FileFormatError):
-            origins.add(read_manifest(manifest.parent).get("origin"))
-    return {origin for origin in origins if origin is not None}
+            origin = read_manifest(prepared.folder)["origin"]
+            if origin is not None and origin not in origins:
+                origins.append(origin)
+    return origins
 
 
 @contextmanager
-def _exclusive(folder: Path, *, show: bool | None = None) -> Iterator[None]:
+def _exclusive(folder: Path) -> Iterator[None]:
     """Hold a folder's lock; if another process holds it, say so and wait."""
     lock = FileLock(folder / LOCK)
-    with suppress(
-        OSError, NearshotError
-    ):  # a read-only folder has none; if it has to be written, that is the error
+    # A read-only folder has no lock; if it has to be written, that is the error.
+    with suppress(OSError, NearshotError):
         folder.mkdir(parents=True, exist_ok=True)
         if not lock.acquire():
-            print_message(f"Another process is writing to {folder}; waiting for it.", show=show)
+            LOGGER.warning("Another process is writing to %s; waiting for it.", folder)
             lock.acquire(wait=True)
     try:
         yield
@@ -275,16 +321,16 @@ def _exclusive(folder: Path, *, show: bool | None = None) -> Iterator[None]:
 
 
 def _checked_side(name: str, side: int | None) -> int:
-    """Return the images' side, by default the usual one; refuse an impossible name or side before anything is read."""
+    """Return the images' side, by default the usual one; refuse an impossible name or side."""
     if side is None:
         side = SOURCES[name].side if name in SOURCES else FOLDER_SIDE
-    if not 1 <= side <= 4096:
-        raise InputError(f"side must be from 1 to 4096, not {side}.")
-    if not name or name.startswith(".") or set(name) & set("/\\"):
-        raise InputError(f"The name of a dataset must be that of a folder, not {name!r}.")
+    if not 1 <= side <= LARGEST_SIDE:
+        raise InputError(f"side must be from 1 to {LARGEST_SIDE}, not {side}.")
+    if not name or name.startswith(".") or "/" in name or "\\" in name:
+        raise InputError(f"name must be that of a folder, without a path, not {name!r}.")
     if name.casefold() in OTHER_FOLDERS:
         raise InputError(
-            f"A dataset cannot have the name {name!r}, which another folder in the data folder has."
+            f"name must not be {name!r}: another folder in the data folder has this name."
         )
     return side
 
@@ -293,12 +339,17 @@ def _command(
     name: str, data_dir: str | Path | None, side: int | None, path: Path | None = None
 ) -> str:
     """Return the command that prepares a dataset, with the side that it has."""
-    source = SOURCES.get(name)
-    sides = {int(manifest.parent.parent.name) for manifest in prepared_manifests(name, data_dir)}
+    sides = {prepared.side for prepared in find_splits(name, data_dir)}
     if side is None and len(sides) == 1:
         side = sides.pop()
     command = f"nearshot data prepare {quote(str(path or name))}"
-    if path is None and (source is None or (source.needs_files and not source.downloads)):
-        command += f" --from {quote(next(iter(_origins(name, data_dir)), 'PATH'))}"
-    command += "" if data_dir is None else f" --data-dir {quote(str(data_dir))}"
-    return command + ("" if side is None else f" --side {side}")
+    source = SOURCES.get(name)
+    needs_paths = source is None or (source.needs_files and not source.downloads)
+    if path is None and needs_paths:
+        origins = _origins(name, data_dir)
+        command += f" --from {quote(origins[0] if origins else 'PATH')}"
+    if data_dir is not None:
+        command += f" --data-dir {quote(str(data_dir))}"
+    if side is not None:
+        command += f" --side {side}"
+    return command

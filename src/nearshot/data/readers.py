@@ -1,4 +1,4 @@
-"""Read folders, zip archives and tar archives through one interface: names, and the bytes behind them.
+"""Read folders, zip archives and tar archives through one interface: names, and their bytes.
 
 Nothing is unpacked to disk. An archive is refused if a member could reach outside it (an absolute
 name, "..", a link or a device), if it is a decompression bomb, or if it is damaged. In a folder,
@@ -7,6 +7,7 @@ itself.
 """
 
 import lzma
+import math
 import os
 import stat
 import tarfile
@@ -58,25 +59,29 @@ READ_ERRORS = (
 
 
 class Member(NamedTuple):
-    """A file: how to read it, and a stamp that changes with its content (size with time or checksum)."""
+    """A file: how to read it, its size, and a text that changes with its content."""
 
     read: Callable[[], bytes]
-    stamp: str
+    n_bytes: int
+    stamp: str  # the size, with the time or a checksum
 
 
 class Files:
     """Files by name, sorted. Names use forward slashes; hidden files and folders are skipped.
 
-    Error messages call it by its `label`. `folders` are names of folders, needed for empty ones
-    only, which are not looked for in archives.
+    Args:
+        label: what error messages call it.
+        members: the files by name.
+        folders: the names of folders, needed for those without files only.
     """
 
     def __init__(
         self, label: str, members: Mapping[str, Member], folders: Iterable[str] = ()
     ) -> None:
         self.label = printable(label)
-        named = {printable(name): one for name, one in members.items() if not _is_hidden(name)}
-        self.members = dict(sorted(named.items()))
+        visible = [name for name in members if not _is_hidden(name)]
+        by_name = {printable(name): members[name] for name in visible}
+        self.members = dict(sorted(by_name.items()))
         self.folders = {printable(name) for name in folders if not _is_hidden(name)}
 
     def names(self) -> list[str]:
@@ -85,12 +90,14 @@ class Files:
 
     def folders_without_images(self) -> list[str]:
         """Return the names of the known folders that have no image at any depth, sorted."""
-        known, full = self.folders | {"."}, {"."}
+        known = self.folders | {"."}
+        with_images = {"."}
         for name in self.members:
-            above = set(map(str, PurePosixPath(name).parents))
-            known |= above
-            full |= above if is_image(name) else set()
-        return sorted(known - full)
+            parents = {str(parent) for parent in PurePosixPath(name).parents}
+            known |= parents
+            if is_image(name):
+                with_images |= parents
+        return sorted(known - with_images)
 
     def read(self, name: str) -> bytes:
         """Return a file's content. Thread-safe."""
@@ -104,7 +111,12 @@ class Files:
 
 @dataclass
 class Skipped:
-    """What was skipped in a folder: folders that could not be read, each with the reason, and links to folders."""
+    """What was skipped in a folder.
+
+    Attributes:
+        locked: the folders that could not be read, each with the reason.
+        linked: the links to folders.
+    """
 
     locked: dict[Path, str] = field(default_factory=dict)
     linked: list[Path] = field(default_factory=list)
@@ -113,55 +125,67 @@ class Skipped:
         """Raise an error if a folder could not be read."""
         for folder, reason in self.locked.items():
             raise InputError(
-                f"{folder} cannot be read: {reason}. Allow reading it, or remove it from what you give."
+                f"{folder} cannot be read: {reason}. Allow reading it, or move it elsewhere."
             )
 
     def sentences(self) -> list[str]:
         """Return one sentence for each kind of skipped folder: how many, an example, and why."""
-        reason = next(iter(self.locked.values()), "")
-        locked = [_about_skipped(list(self.locked), "folder", reason)] if self.locked else []
-        return locked + ([about_linked(self.linked)] if self.linked else [])
+        sentences = []
+        if self.locked:
+            folders = list(self.locked)
+            sentences.append(_about_skipped(folders, "folder", self.locked[folders[0]]))
+        if self.linked:
+            sentences.append(about_linked(self.linked))
+        return sentences
 
 
 def about_linked(links: Sequence[Path]) -> str:
     """Return the sentence about links to folders that were not followed."""
-    return _about_skipped(
-        links, "linked folder", "a link is followed only where it is given itself"
-    )
+    reason = "a link is followed only where it is given itself"
+    return _about_skipped(links, "linked folder", reason)
 
 
-def _about_skipped(folders: Sequence[Path], what: str, why: str) -> str:
+def _about_skipped(folders: Sequence[Path], noun: str, reason: str) -> str:
     if len(folders) == 1:
-        return f"The {what} {folders[0]} is skipped: {why}."
-    return f"{len(folders):,} {what}s are skipped, such as {folders[0]}: {why}."
+        return f"The {noun} {folders[0]} is skipped: {reason}."
+    return f"{len(folders):,} {noun}s are skipped, such as {folders[0]}: {reason}."
 
 
 def files_under(folder: Path, skipped: Skipped) -> list[Path]:
     """Return the files in a folder, at any depth, sorted. Hidden files and folders are skipped."""
-    return sorted(file for _, files in _walk(folder, skipped) for file in files)
+    paths = []
+    for _, files in _walk(folder, skipped):
+        paths += files
+    return sorted(paths)
 
 
 def _walk(folder: Path, skipped: Skipped) -> Iterator[tuple[Path, list[Path]]]:
-    """Yield a folder and every folder below it, each with its files. A broken link is one: reading it is the error."""
+    """Yield a folder and every folder below it, each with its files.
 
-    def note(error: OSError) -> None:
+    A broken link is a file: reading it gives the error.
+    """
+
+    def add_locked(error: OSError) -> None:
         skipped.locked[Path(error.filename)] = error.strerror or type(error).__name__
 
-    for above, folders, names in os.walk(folder, onerror=note):
+    for parent, folders, names in os.walk(folder, onerror=add_locked):
         try:
-            os.stat(f"{above}/.")  # noqa: PTH116 (Path drops the dot, which needs the right to enter the folder)
+            # The dot needs the right to enter the folder, and Path would drop it.
+            os.stat(f"{parent}/.")  # noqa: PTH116
         except OSError as error:
             folders.clear()
-            note(error)
+            add_locked(error)
             continue
-        seen = [Path(above, name) for name in sorted(folders) if not name.startswith(".")]
-        skipped.linked += [one for one in seen if one.is_symlink()]
-        folders[:] = [one.name for one in seen if not one.is_symlink()]
-        files = [Path(above, name) for name in names if not _is_hidden(name)]
-        yield (
-            Path(above),
-            [file for file in files if os.path.isfile(file) or not os.path.exists(file)],
-        )
+        visible = [Path(parent, name) for name in sorted(folders) if not name.startswith(".")]
+        skipped.linked += [path for path in visible if path.is_symlink()]
+        folders[:] = [path.name for path in visible if not path.is_symlink()]
+        paths = [Path(parent, name) for name in names if not _is_hidden(name)]
+        yield Path(parent), [path for path in paths if _is_file_or_broken_link(path)]
+
+
+def _is_file_or_broken_link(path: Path) -> bool:
+    # The methods of a Path raise an error where the right to look is missing.
+    return os.path.isfile(path) or not os.path.exists(path)  # noqa: PTH110, PTH113
 
 
 def open_files(paths: Path | str | Iterable[Path | str]) -> Files:
@@ -169,7 +193,7 @@ def open_files(paths: Path | str | Iterable[Path | str]) -> Files:
     if not isinstance(paths, Path | str):
         parts = [open_files(path) for path in paths]
         if not parts:
-            raise InputError("There is nothing to open: paths is empty.")
+            raise InputError("paths must name at least one folder or archive; it is empty.")
         return _merged(parts)
     path = Path(paths)
     if path.is_dir():
@@ -184,15 +208,13 @@ def open_files(paths: Path | str | Iterable[Path | str]) -> Files:
 
 
 def _open_folder(path: Path) -> Files:
-    members, folders, skipped = {}, [], Skipped()
-    for above, found in _walk(path, skipped):
-        folders.append(above.relative_to(path).as_posix())
-        for file in found:
-            try:
-                stamp = f"{file.stat().st_size} {file.stat().st_mtime_ns}"
-            except OSError:  # reading it gives the error
-                stamp = "unreadable"
-            members[file.relative_to(path).as_posix()] = Member(file.read_bytes, stamp)
+    members = {}
+    folders = []
+    skipped = Skipped()
+    for folder, paths in _walk(path, skipped):
+        folders.append(folder.relative_to(path).as_posix())
+        for file in paths:
+            members[file.relative_to(path).as_posix()] = _member_of_file(file)
     skipped.refuse_locked()
     folders += [link.relative_to(path).as_posix() for link in skipped.linked]
     files = Files(str(path), members, folders)
@@ -202,14 +224,20 @@ def _open_folder(path: Path) -> Files:
     # Archives without images beside them are read as if they were unpacked.
     parts = [files]
     for name in sorted(archives):
-        archive, within = open_files(path / name), PurePosixPath(name).parent
-        parts.append(
-            Files(
-                archive.label,
-                {str(within / member): one for member, one in archive.members.items()},
-            )
-        )
+        archive = open_files(path / name)
+        folder_name = PurePosixPath(name).parent
+        inside = {str(folder_name / key): member for key, member in archive.members.items()}
+        parts.append(Files(archive.label, inside))
     return _merged(parts)
+
+
+def _member_of_file(file: Path) -> Member:
+    try:
+        status = file.stat()
+    except OSError:  # reading it gives the error
+        return Member(file.read_bytes, 0, "unreadable")
+    stamp = f"{status.st_size} {status.st_mtime_ns}"
+    return Member(file.read_bytes, status.st_size, stamp)
 
 
 def _open_zip(path: Path) -> Files:
@@ -218,30 +246,24 @@ def _open_zip(path: Path) -> Files:
     except (zipfile.BadZipFile, OSError, ValueError) as error:
         raise FileFormatError(f"{path} is not a zip archive, or is cut short: {error}.") from error
     members = {}
-    for member in archive.infolist():
-        if member.is_dir():
+    for info in archive.infolist():
+        if info.is_dir():
             continue
-        _check_member(
-            path,
-            member.filename,
-            member.file_size,
-            total=member.file_size,
-            packed=member.compress_size,
-        )
-        if stat.S_ISLNK(member.external_attr >> 16):
+        name = info.filename
+        size = info.file_size
+        _check_member(path, name, size, total=size, packed=info.compress_size)
+        if stat.S_ISLNK(info.external_attr >> 16):
             raise FileFormatError(
-                f"{path} has a link, {member.filename!r}, instead of a file. It was not followed."
+                f"{path} has a link, {name!r}, instead of a file. It was not followed."
             )
-        if member.flag_bits & 1:
+        if info.flag_bits & 1:
             raise FileFormatError(f"{path} is encrypted; unpack it yourself and give the folder.")
-        members[member.filename] = Member(
-            partial(archive.read, member), f"{member.file_size} {member.CRC}"
-        )
+        members[name] = Member(partial(archive.read, info), size, f"{size} {info.CRC}")
     return Files(str(path), members)
 
 
 class _Tar:
-    """A tar archive. Tar archives inside it are read as folders, as ILSVRC2012's training images are distributed."""
+    """A tar archive. Tar archives inside it, as in ILSVRC2012, are read as folders."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -251,37 +273,44 @@ class _Tar:
         weakref.finalize(self, self.opened.close)
 
     def members(self, archive: tarfile.TarFile, folder: str = "") -> Iterator[tuple[str, Member]]:
+        """Yield the names of the files in an archive, within `folder`, with the files."""
         self.opened.enter_context(archive)
-        end, packed = 0, self.path.stat()
-        for member in archive:
-            end = member.offset_data + -(-member.size // tarfile.BLOCKSIZE) * tarfile.BLOCKSIZE
-            if member.isdir():
+        packed = self.path.stat()
+        end = 0
+        for info in archive:
+            n_blocks = math.ceil(info.size / tarfile.BLOCKSIZE)
+            end = info.offset_data + n_blocks * tarfile.BLOCKSIZE
+            if info.isdir():
                 continue
-            self.n_promised += member.size
+            self.n_promised += info.size
             _check_member(
-                self.path, member.name, member.size, total=self.n_promised, packed=packed.st_size
+                self.path, info.name, info.size, total=self.n_promised, packed=packed.st_size
             )
-            if not member.isreg():
+            if not info.isreg():
                 raise FileFormatError(
-                    f"{self.path} has a link or device, {member.name!r}. It was not followed."
+                    f"{self.path} has a link or device, {info.name!r}. It was not followed."
                 )
-            if member.name.endswith(".tar"):
-                inside = tarfile.open(fileobj=archive.extractfile(member))  # noqa: SIM115 (stays open)
-                yield from self.members(inside, f"{folder}{member.name.removesuffix('.tar')}/")
+            if info.name.endswith(".tar"):
+                # It stays open, for reading.
+                inside = tarfile.open(fileobj=archive.extractfile(info))  # noqa: SIM115
+                yield from self.members(inside, f"{folder}{info.name.removesuffix('.tar')}/")
             else:
-                stamp = f"{member.size} {member.mtime} {packed.st_mtime_ns}"  # tar archives have no checksums
-                yield folder + member.name, Member(partial(self.read, archive, member), stamp)
+                # Tar archives have no checksums.
+                stamp = f"{info.size} {info.mtime} {packed.st_mtime_ns}"
+                member = Member(partial(self.read, archive, info), info.size, stamp)
+                yield folder + info.name, member
         # tarfile takes a missing end for the end; a complete archive closes with blocks of zeros.
         if archive.fileobj is not None:
             archive.fileobj.seek(end)
             if len(archive.fileobj.read(tarfile.BLOCKSIZE)) < tarfile.BLOCKSIZE:
                 raise FileFormatError(f"{self.path} is cut short: it has no end.")
 
-    def read(self, archive: tarfile.TarFile, member: tarfile.TarInfo) -> bytes:
+    def read(self, archive: tarfile.TarFile, info: tarfile.TarInfo) -> bytes:
+        """Return a file's content."""
         with self.lock:
-            file = archive.extractfile(member)
+            file = archive.extractfile(info)
             data = file.read() if file is not None else b""
-        if len(data) != member.size:
+        if len(data) != info.size:
             raise EOFError("the archive is cut short")
         return data
 
@@ -289,7 +318,8 @@ class _Tar:
 def _open_tar(path: Path) -> Files:
     tar = _Tar(path)
     try:
-        members = dict(tar.members(tarfile.open(path)))  # noqa: SIM115 (stays open for reading)
+        # It stays open, for reading.
+        members = dict(tar.members(tarfile.open(path)))  # noqa: SIM115
     except READ_ERRORS as error:
         raise FileFormatError(f"{path} is not a tar archive, or is cut short: {error}.") from error
     return Files(str(path), members)
@@ -300,20 +330,20 @@ def _merged(parts: Sequence[Files]) -> Files:
     if len(parts) < 2:
         return parts[0]
     members: dict[str, Member] = {}
+    folders: set[str] = set()
     for part in parts:
-        for name, one in part.members.items():
-            other = members.get(name, one)
-            if is_image(name) and one.stamp != other.stamp and one.read() != other.read():
-                advice = "Unpack the archives into folders of their own."
+        for name, member in part.members.items():
+            earlier = members.get(name, member)
+            if not is_image(name) or member.stamp == earlier.stamp:
+                continue
+            if member.read() != earlier.read():
                 raise FileFormatError(
-                    f"{part.label} has another image of the name {name!r}. {advice}"
+                    f"{part.label} has another image of the name {name!r}. "
+                    "Unpack the archives into folders of their own."
                 )
         members |= part.members
-    return Files(
-        ", ".join(part.label for part in parts),
-        members,
-        {name for part in parts for name in part.folders},
-    )
+        folders |= part.folders
+    return Files(", ".join(part.label for part in parts), members, folders)
 
 
 def is_image(name: str) -> bool:
@@ -322,15 +352,22 @@ def is_image(name: str) -> bool:
 
 
 def _is_hidden(name: str) -> bool:
-    """Return whether a file is hidden or belongs to an operating system: .DS_Store, ._photo.jpg, Thumbs.db."""
-    parts = name.split("/")
-    return any(
-        (part[:1] == "." and part != ".") or part in ("Thumbs.db", "__MACOSX") for part in parts
-    )
+    """Return whether a file or one of its folders is hidden, or belongs to an operating system.
+
+    >>> _is_hidden("photos/.DS_Store"), _is_hidden("._photo.jpg"), _is_hidden("./photo.jpg")
+    (True, True, False)
+    """
+    for part in name.split("/"):
+        if part in ("Thumbs.db", "__MACOSX") or (part.startswith(".") and part != "."):
+            return True
+    return False
 
 
 def _check_member(path: Path, name: str, size: int, *, total: int, packed: int) -> None:
-    """Refuse a member that would reach outside of its archive, is too large, or makes `total` out of `packed` bytes."""
+    """Refuse a member that would reach outside of its archive, is too large, or grows too much.
+
+    `total` bytes come out of `packed` bytes.
+    """
     parts = PurePosixPath(name.replace("\\", "/")).parts
     if not parts or parts[0] == "/" or ".." in parts or ":" in parts[0] or "\0" in name:
         raise FileFormatError(
@@ -340,8 +377,8 @@ def _check_member(path: Path, name: str, size: int, *, total: int, packed: int) 
         raise FileFormatError(
             f"{name!r} in {path} has {size:,} bytes, over the limit of {MOST_BYTES_OF_A_MEMBER:,}."
         )
-
     if total > max(GROWTH_COUNTS_FROM, MOST_GROWTH * packed):
         raise FileFormatError(
-            f"{name!r} in {path} would grow from {packed:,} to {total:,} bytes: a decompression bomb."
+            f"{name!r} in {path} would grow from {packed:,} to {total:,} bytes: a decompression "
+            "bomb."
         )

@@ -1,4 +1,4 @@
-"""A prepared dataset split: one memory-mapped array of images with its labels, names and fingerprint.
+"""A prepared split: one memory-mapped array of images with labels, names and a fingerprint.
 
 A split is a folder, `<data folder>/<dataset>/<side>/<split>`:
 
@@ -14,12 +14,13 @@ used.
 
 import hashlib
 import json
+import math
 import os
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -32,19 +33,70 @@ from nearshot.errors import FileFormatError, InputError
 from nearshot.io import read_json
 from nearshot.text import counted, with_progress
 
-__all__ = ["Store", "data_folder", "prepared_datasets", "prepared_manifests", "prepared_splits"]
+__all__ = [
+    "PreparedSplit",
+    "Store",
+    "data_folder",
+    "find_splits",
+    "prepared_datasets",
+    "prepared_splits",
+]
 
-FORMAT, VERSION = "nearshot-store", 1
+FORMAT = "nearshot-store"
+VERSION = 1
 HASH_BYTES = 16
 # The part of the manifest that a fingerprint covers, beside the pixels, labels and names.
 FINGERPRINTED = ("format", "version", "class_names", "side", "fit", "interpolation")
+MANIFEST_FIELDS = {
+    *FINGERPRINTED,
+    "broken",
+    "dataset",
+    "fingerprint",
+    "n_images",
+    "origin",
+    "preparation",
+    "source",
+    "split",
+}
+
+
+class PreparedSplit(NamedTuple):
+    """A split on disk."""
+
+    folder: Path
+    side: int
+    split: str
 
 
 def data_folder(data_dir: str | Path | None = None) -> Path:
-    """Return the folder of prepared datasets: `data_dir`, or $NEARSHOT_DATA, or ~/.cache/nearshot."""
-    return Path(
-        data_dir or os.environ.get("NEARSHOT_DATA") or Path.home() / ".cache" / "nearshot"
-    ).expanduser()
+    """Return the folder of prepared datasets: `data_dir`, $NEARSHOT_DATA, or ~/.cache/nearshot."""
+    folder = data_dir or os.environ.get("NEARSHOT_DATA")
+    if folder:
+        return Path(folder).expanduser()
+    return Path.home() / ".cache" / "nearshot"
+
+
+def find_splits(
+    dataset: str, data_dir: str | Path | None = None, *, side: int | None = None
+) -> list[PreparedSplit]:
+    """Return the prepared splits of a dataset, by side: training, validation, test, others.
+
+    There are none if the dataset is not prepared.
+    """
+    pattern = "[0-9]*" if side is None else str(side)
+    splits = []
+    for manifest in (data_folder(data_dir) / dataset).glob(f"{pattern}/[!.]*/manifest.json"):
+        folder = manifest.parent
+        side_folder = folder.parent.name
+        if side_folder.isdecimal():
+            splits.append(PreparedSplit(folder, int(side_folder), folder.name))
+    return sorted(splits, key=_order)
+
+
+def _order(prepared: PreparedSplit) -> tuple[int, int, str]:
+    is_usual = prepared.split in SPLITS
+    number = SPLITS.index(prepared.split) if is_usual else len(SPLITS)
+    return prepared.side, number, prepared.split
 
 
 def prepared_splits(
@@ -54,52 +106,40 @@ def prepared_splits(
 
     Splits that were prepared in two different ways, and so may share classes, are an error.
     """
-    manifests = prepared_manifests(dataset, data_dir, side=side)
-    sides = sorted({int(path.parent.parent.name) for path in manifests}, reverse=True)
-    if not sides:
+    splits = find_splits(dataset, data_dir, side=side)
+    if not splits:
         at_side = "" if side is None else f" with side {side}"
         raise InputError(
             f"Dataset {dataset!r} is not prepared in {data_folder(data_dir)}{at_side}."
         )
+    sides = sorted({prepared.side for prepared in splits}, reverse=True)
     if len(sides) > 1:
         raise InputError(
             f"Dataset {dataset!r} is prepared with sides {sides}; choose one with side."
         )
     preparations = []
-    for path in manifests:
+    for prepared in splits:
         with suppress(FileFormatError):  # opening that split gives the error
-            preparations.append(read_manifest(path.parent).get("preparation"))
+            preparations.append(read_manifest(prepared.folder)["preparation"])
     if any(preparation != preparations[0] for preparation in preparations):
         raise FileFormatError(
-            f"The splits in {manifests[0].parent.parent} are of two preparations, and may share classes. Prepare the "
-            "dataset again (nearshot data prepare …), with the options that you want."
+            f"The splits in {splits[0].folder.parent} are of two preparations, and may share "
+            "classes. Prepare the dataset again (nearshot data prepare …), with the options that "
+            "you want."
         )
-    return {path.parent.name: path.parent for path in manifests}
-
-
-def prepared_manifests(
-    dataset: str, data_dir: str | Path | None = None, *, side: int | None = None
-) -> list[Path]:
-    """Return the manifests of a dataset's splits, <side>/<split>/manifest.json: training, validation, test, others."""
-
-    def order(manifest: Path) -> tuple[int, int, str]:
-        split, size = manifest.parent.name, manifest.parent.parent.name
-        return int(size), SPLITS.index(split) if split in SPLITS else len(SPLITS), split
-
-    found = (data_folder(data_dir) / dataset).glob(
-        f"{'[0-9]*' if side is None else side}/[!.]*/manifest.json"
-    )
-    return sorted((file for file in found if file.parent.parent.name.isdecimal()), key=order)
+    return {prepared.split: prepared.folder for prepared in splits}
 
 
 def prepared_datasets(data_dir: str | Path | None = None) -> list[str]:
     """Return the names of all prepared datasets."""
     folders = sorted(data_folder(data_dir).glob("[!.]*/"))
-    return [folder.name for folder in folders if prepared_manifests(folder.name, data_dir)]
+    return [folder.name for folder in folders if find_splits(folder.name, data_dir)]
 
 
 class Store:
-    """An opened split. Its pickle holds the path, not the images, so that `DataLoader` workers map the same file.
+    """An opened split.
+
+    Its pickle holds the path, not the images, so that `DataLoader` workers map the same file.
 
     Attributes:
         images: (image, height, width, 3) uint8, mapped from disk and read-only.
@@ -115,31 +155,12 @@ class Store:
         self.split: str = self.manifest["split"]
         self.class_names: tuple[str, ...] = tuple(self.manifest["class_names"])
         self.fingerprint: str = self.manifest["fingerprint"]
-        n_images, side, n_classes = (
-            self.manifest["n_images"],
-            self.manifest["side"],
-            len(self.class_names),
-        )
-        for name, size in (
-            ("images.u8", n_images * side * side * 3),
-            ("hashes.bin", n_images * HASH_BYTES),
-        ):
-            file = self.folder / name
-            if not file.is_file() or file.stat().st_size != size:
-                raise self._damaged(f"{file} is missing or cut short")
-        self.images: Pixels = np.memmap(
-            self.folder / "images.u8", np.uint8, "r", shape=(n_images, side, side, 3)
-        )
-        file = self.folder / "labels.npy"
-        try:
-            labels: npt.NDArray[np.int64] = np.load(file, allow_pickle=False)
-            is_valid = labels.dtype == np.int64 and labels.shape == (n_images,)
-            is_valid = is_valid and 0 <= labels.min() <= labels.max() < n_classes
-        except Exception:  # a damaged file can raise anything
-            is_valid = False
-        if not is_valid:
-            raise self._damaged(f"{file} does not have {n_images} labels from 0 to {n_classes - 1}")
-        self.labels: Tensor = torch.from_numpy(labels)
+        side = self.manifest["side"]
+        shape = (self.manifest["n_images"], side, side, 3)
+        self._check_size("images.u8", math.prod(shape))
+        self._check_size("hashes.bin", shape[0] * HASH_BYTES)
+        self.images: Pixels = np.memmap(self.folder / "images.u8", np.uint8, "r", shape=shape)
+        self.labels: Tensor = torch.from_numpy(self._read_labels())
 
     @classmethod
     def open(
@@ -152,14 +173,16 @@ class Store:
     ) -> Self:
         """Open a prepared split by name, such as "cifar-fs" and "train".
 
-        `data_dir` is the folder of prepared datasets; see `data_folder`. `side` is the images'
-        side, if the dataset was prepared with several.
+        Args:
+            dataset: the name of the dataset.
+            split: "train", "val" or "test".
+            data_dir: the folder of prepared datasets; see `data_folder`.
+            side: the images' side, if the dataset was prepared with several.
         """
         splits = prepared_splits(dataset, data_dir, side=side)
         if split not in splits:
-            side = int(next(iter(splits.values())).parent.name)
             raise InputError(
-                f"{dataset!r} has no split {split!r} at side {side}; it has {sorted(splits)}."
+                f"split must be one of {sorted(splits)}, those of {dataset!r}, not {split!r}."
             )
         return cls(splits[split])
 
@@ -170,8 +193,10 @@ class Store:
         return len(self.labels)
 
     def __repr__(self) -> str:
-        side, n_classes = self.manifest["side"], counted(len(self.class_names), "class", "classes")
-        return f"<Store {self.dataset} {self.split}: {counted(len(self), 'image')} of {n_classes}, {side}×{side}>"
+        n_images = counted(len(self), "image")
+        n_classes = counted(len(self.class_names), "class", "classes")
+        side = self.manifest["side"]
+        return f"<Store {self.dataset} {self.split}: {n_images} of {n_classes}, {side}×{side}>"
 
     @cached_property
     def image_names(self) -> list[str]:
@@ -192,17 +217,35 @@ class Store:
     def verify(self) -> None:
         """Read all images again, and raise an error if anything differs from what was written."""
         advice = "Delete this folder, and prepare the dataset again."
-        for index in with_progress(range(len(self)), f"{self.dataset} {self.split}"):
-            if not np.array_equal(hash_of(self.images[index]), self.hashes[index]):
-                name = self.image_names[index]
+        for row in with_progress(range(len(self)), f"{self.dataset} {self.split}"):
+            if not np.array_equal(hash_of(self.images[row]), self.hashes[row]):
+                name = self.image_names[row]
                 raise FileFormatError(
-                    f"Image {index} ({name}) of {self.folder} has changed. {advice}"
+                    f"Image {row} ({name}) of {self.folder} has changed. {advice}"
                 )
-        if (
-            fingerprint_of(self.manifest, self.hashes, self.labels.numpy(), self.image_names)
-            != self.fingerprint
-        ):
+        labels = self.labels.numpy()
+        fingerprint = fingerprint_of(self.manifest, self.hashes, labels, self.image_names)
+        if fingerprint != self.fingerprint:
             raise FileFormatError(f"The labels or names of {self.folder} have changed. {advice}")
+
+    def _check_size(self, name: str, n_bytes: int) -> None:
+        file = self.folder / name
+        if not file.is_file() or file.stat().st_size != n_bytes:
+            raise self._damaged(f"{file} is missing or cut short")
+
+    def _read_labels(self) -> npt.NDArray[np.int64]:
+        file = self.folder / "labels.npy"
+        n_images = self.manifest["n_images"]
+        n_classes = len(self.class_names)
+        try:
+            labels: npt.NDArray[np.int64] = np.load(file, allow_pickle=False)
+            is_valid = labels.dtype == np.int64 and labels.shape == (n_images,)
+            is_valid = is_valid and 0 <= labels.min() <= labels.max() < n_classes
+        except Exception:  # a damaged file can raise anything
+            is_valid = False
+        if not is_valid:
+            raise self._damaged(f"{file} does not have {n_images} labels from 0 to {n_classes - 1}")
+        return labels
 
     def _damaged(self, how: str) -> FileFormatError:
         return FileFormatError(
@@ -212,9 +255,8 @@ class Store:
 
 def hash_of(pixels: Pixels) -> npt.NDArray[np.uint8]:
     """Return the BLAKE2b hash of an image's pixels, (16,) uint8."""
-    digest = hashlib.blake2b(
-        np.ascontiguousarray(pixels).tobytes(), digest_size=HASH_BYTES
-    ).digest()
+    content = np.ascontiguousarray(pixels).tobytes()
+    digest = hashlib.blake2b(content, digest_size=HASH_BYTES).digest()
     return np.frombuffer(digest, np.uint8)
 
 
@@ -243,9 +285,15 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     manifest = read_json(file)
     if manifest.get("format") != FORMAT:
         raise FileFormatError(f"{file} is damaged: it is not the manifest of a prepared dataset.")
-    if manifest["version"] != VERSION:
+    if manifest.get("version") != VERSION:
         raise FileFormatError(
-            f"{folder} was prepared by another version of nearshot (format {manifest['version']}, this one has "
-            f"{VERSION}). Use that version, or prepare the dataset again."
+            f"{folder} was prepared by another version of nearshot (format "
+            f"{manifest.get('version')}, this one has {VERSION}). Use that version, or prepare the "
+            "dataset again."
+        )
+    missing = sorted(MANIFEST_FIELDS - manifest.keys())
+    if missing:
+        raise FileFormatError(
+            f"{file} is damaged: it lacks {', '.join(missing)}. Prepare the dataset again."
         )
     return manifest

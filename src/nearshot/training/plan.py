@@ -19,7 +19,7 @@ from nearshot.data.augment import Augmentation
 from nearshot.data.datasets import SOURCES
 from nearshot.data.preparation import given_path, prepared_name
 from nearshot.data.samplers import Batches
-from nearshot.data.store import prepared_manifests
+from nearshot.data.store import find_splits
 from nearshot.episode_shape import EpisodeShape, ImagesByClass
 from nearshot.errors import InputError, look_up
 from nearshot.evaluation import TrainingClasses
@@ -194,7 +194,7 @@ def open_splits(config: TrainConfig, data_dir: str | Path | None) -> dict[str, S
     """Open the training split, and the validation split if there is one; prepare what is not prepared."""
     side = config.side
     name = prepared_name(config.dataset, data_dir)
-    if side is None and config.init is not None and not prepared_manifests(name, data_dir):
+    if side is None and config.init is not None and not find_splits(name, data_dir):
         side = config.input_size  # photos that are not prepared yet
     stores = {"train": open_or_prepare(config.dataset, "train", data_dir, side=side)}
     if (stores["train"].folder.parent / "val").is_dir():

@@ -9,28 +9,29 @@ from nearshot.data.readers import Files
 
 
 def plan_cifar_fs(files: Files) -> Plan:
-    """Find the images in `cifar100/data/<class>/*.png`, or in the pickles of CIFAR-100 for Python."""
+    """Find the images in `cifar100/data/<class>/*.png`, or in CIFAR-100's pickles for Python."""
     paths = source.paths_by_name(files)
     if {"train", "test", "meta"} <= paths.keys():
-        layout, groups = "CIFAR-100's python pickles", source.by_class(_from_pickles(files, paths))
+        layout = "CIFAR-100's python pickles"
+        groups = source.by_class(_from_pickles(files, paths))
     else:
-        layout, groups = "cifar100.zip: data/<class>/<image>.png", source.images_by_folder(files)
-    return Plan(
-        layout, source.split_images(groups, source.standard_splits("cifar-fs"), files, "CIFAR-FS")
-    )
+        layout = "cifar100.zip: data/<class>/<image>.png"
+        groups = source.images_by_folder(files)
+    classes = source.standard_splits("cifar-fs")
+    return Plan(layout, source.split_images(groups, classes, files, "CIFAR-FS"))
 
 
 def _from_pickles(files: Files, paths: dict[str, str]) -> Iterator[SourceImage]:
     class_names = source.load_pickle(files.read(paths["meta"]), "meta")["fine_label_names"]
     for part in ("train", "test"):
         content = source.load_pickle(files.read(paths[part]), part)
-        pixels = (
-            content["data"].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
-        )  # (image, height, width, 3)
-        for image, label, name in zip(
-            pixels, content["fine_labels"], content["filenames"], strict=True
-        ):
-            yield SourceImage(class_names[label], f"{class_names[label]}/{name}", image.copy)
+        # (image, height, width, 3)
+        images = content["data"].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
+        labels = content["fine_labels"]
+        names = content["filenames"]
+        for image, label, name in zip(images, labels, names, strict=True):
+            class_name = class_names[label]
+            yield SourceImage(class_name, f"{class_name}/{name}", image.copy)
 
 
 CIFAR_FS = Source(
@@ -49,5 +50,6 @@ CIFAR_FS = Source(
             n_bytes=169_001_437,
         ),
     ),
-    where="the original cifar100.zip, its parts, or CIFAR-100's python version (cifar-100-python.tar.gz)",
+    where="the original cifar100.zip, its parts, or CIFAR-100's python version "
+    "(cifar-100-python.tar.gz)",
 )

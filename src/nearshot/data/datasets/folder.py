@@ -13,7 +13,7 @@ from nearshot.errors import FileFormatError, InputError
 from nearshot.text import counted, format_list
 
 DEFAULT_FRACTIONS = {"train": 0.64, "val": 0.16, "test": 0.2}
-WITHOUT = {
+PURPOSES = {
     "train": "for training",
     "val": "to choose the best epoch",
     "test": "to measure the accuracy on new classes",
@@ -47,9 +47,11 @@ def plan_folder(
         )
     remarks: list[str] = []
     if table is not None:
-        groups, layout = _from_table(files, table), f"table {table}"
+        groups = _from_table(files, table)
+        layout = f"table {table}"
     else:
-        groups, layout = source.images_by_folder(files), "one folder per class"
+        groups = source.images_by_folder(files)
+        layout = "one folder per class"
         empty = files.folders_without_images()
         if empty:
             n_empty = counted(len(empty), "folder")
@@ -58,39 +60,52 @@ def plan_folder(
             )
         by_split = _by_split_folders(files)
         if by_split is not None and classes is None and fractions is None:
-            return Plan(
-                "train, val and test folders with one folder per class", by_split, tuple(remarks)
-            )
+            layout = "train, val and test folders with one folder per class"
+            return Plan(layout, by_split, tuple(remarks))
     if len(groups) < 2:
         raise FileFormatError(
-            f"{files.label} has images of {counted(len(groups), 'class', 'classes')}; put those of each class into a "
-            "folder of its own."
+            f"{files.label} has images of {counted(len(groups), 'class', 'classes')}, and needs "
+            "two or more; put those of each class into a folder of its own."
         )
     if classes is None:
         drawn = split_at_random(sorted(groups), fractions, seed)
         classes = {split: names for split, names in drawn.items() if names}
         layout += f", classes split at random (seed {seed})"
-        shares = DEFAULT_FRACTIONS if fractions is None else fractions
-        missing = [split for split, share in shares.items() if share > 0 and not drawn[split]]
-        if missing:
-            n_classes = counted(len(groups), "class", "classes")
-            means = "; ".join(
-                f"there is no {split!r} split {WITHOUT.get(split, '')}" for split in missing
+        remarks += _missing_splits(files, len(groups), drawn, fractions or DEFAULT_FRACTIONS)
+    for name in groups:
+        if sum(name in names for names in classes.values()) > 1:
+            raise InputError(
+                f"Class {name!r} is in more than one split; few-shot splits must not share classes."
             )
-            advice = "Add classes, or split them by fractions (--fractions) or by lists (classes=, --train-classes)."
-            remarks.append(f"{files.label} has too few classes, {n_classes}: {means}. {advice}")
-    shared = [name for name in groups if sum(name in names for names in classes.values()) > 1]
-    if shared:
-        raise InputError(
-            f"Class {shared[0]!r} is in more than one split; few-shot splits must not share classes."
-        )
     return Plan(layout, source.split_images(groups, classes, files, "the splits"), tuple(remarks))
+
+
+def _missing_splits(
+    files: Files,
+    n_classes: int,
+    splits: Mapping[str, Sequence[str]],
+    fractions: Mapping[str, float],
+) -> list[str]:
+    """Return a remark if there are too few classes for all splits that should have some."""
+    consequences = []
+    for split, fraction in fractions.items():
+        if fraction > 0 and not splits[split]:
+            consequences.append(f"there is no {split!r} split {PURPOSES.get(split, '')}")
+    if not consequences:
+        return []
+    return [
+        f"{files.label} has too few classes, {counted(n_classes, 'class', 'classes')}: "
+        f"{'; '.join(consequences)}. Add classes, or split them by fractions or by lists of "
+        "classes."
+    ]
 
 
 def split_at_random(
     names: Sequence[str], fractions: Mapping[str, float] | None, seed: int
 ) -> dict[str, list[str]]:
-    """Split classes by fractions that add up to 1, or by the default ones, reproducibly by their names.
+    """Split classes by fractions that add up to 1, or by the default ones.
+
+    The random order is a hash of the seed and the names.
 
     >>> split_at_random(["ant", "bee", "cat", "dog", "elk"], {"train": 0.6, "test": 0.4}, seed=0)
     {'train': ['ant', 'dog', 'elk'], 'test': ['bee', 'cat']}
@@ -99,12 +114,12 @@ def split_at_random(
     if not (all(share >= 0 for share in shares.values()) and abs(sum(shares.values()) - 1) <= 1e-6):
         raise InputError(f"fractions must be positive and add up to 1, not {dict(shares)}.")
     stops = [round(total * len(names)) for total in accumulate(shares.values())]
-    sizes = {
-        split: stop - start for split, start, stop in zip(shares, [0, *stops], stops, strict=False)
-    }
-    if (
-        fractions is None
-    ):  # a single class has no episodes: take classes from training, or drop the split
+    starts = [0, *stops[:-1]]
+    sizes = {}
+    for split, start, stop in zip(shares, starts, stops, strict=True):
+        sizes[split] = stop - start
+    if fractions is None:
+        # A single class has no episodes: take classes from training, or drop the split.
         val = max(sizes["val"], 2) if len(names) >= 6 else 0
         test = max(sizes["test"], 2) if len(names) >= 4 else 0
         sizes = {"train": len(names) - val - test, "val": val, "test": test}
@@ -120,7 +135,8 @@ def _by_split_folders(files: Files) -> dict[str, list[SourceImage]] | None:
         split, name = folder.split("/")
         if split not in SPLITS:
             return None
-        splits.setdefault(split, []).extend(replace(p, class_name=name) for p in groups[folder])
+        images = [replace(image, class_name=name) for image in groups[folder]]
+        splits.setdefault(split, []).extend(images)
     return splits if len(splits) > 1 else None
 
 
@@ -130,7 +146,9 @@ def _from_table(files: Files, table: str) -> dict[str, list[SourceImage]]:
 
     def path_of(file: str) -> str | None:
         beside = str(PurePosixPath(table).parent / file)
-        return next((path for path in (beside, file) if path in files.members), None)
+        if beside in files.members:
+            return beside
+        return file if file in files.members else None
 
-    listed = source.read_table(files, table, path_of)
-    return source.by_class(source.source_image(files, path, label) for _, path, label in listed)
+    rows = source.read_table(files, table, path_of)
+    return source.by_class([source.source_image(files, row.path, row.label) for row in rows])

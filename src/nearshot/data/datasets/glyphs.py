@@ -1,10 +1,10 @@
-"""Glyphs: characters of many scripts, rendered from the fonts that matplotlib ships. Nothing is downloaded.
+"""Glyphs: characters of many scripts, rendered from the fonts that matplotlib ships.
 
-A class is a character. An image shows it in one of several fonts, slightly rotated, sheared, scaled
-and shifted. Training, validation and test have different scripts, as Omniglot has different
-alphabets. Of characters that look alike, such as A, Α and А or c and C, only the first is kept, so
-that no training class appears in the test split. Images should not be flipped: many scripts have
-letters that are each other's mirror image.
+Nothing is downloaded. A class is a character. An image shows it in one of several fonts, slightly
+rotated, sheared, scaled and shifted. Training, validation and test have different scripts, as
+Omniglot has different alphabets. Of characters that look alike, such as A, Α and А or c and C, only
+the first is kept, so that no training class appears in the test split. Images should not be
+flipped: many scripts have letters that are each other's mirror image.
 """
 
 import unicodedata
@@ -18,6 +18,7 @@ from PIL import Image, ImageDraw, ImageFont
 
 from nearshot.data.datasets.source import Plan, Source, SourceImage
 from nearshot.data.images import Pixels
+from nearshot.data.readers import Files
 
 GLYPHS_SIDE = 28
 IMAGES_PER_CLASS = 40
@@ -39,16 +40,14 @@ ALIKE = 0.93
 
 def plan_glyphs() -> Plan:
     """List the characters and their images. An image is drawn when it is read."""
-    splits = {
-        split: [
-            SourceImage(
-                _class_name(letter), f"{_class_name(letter)}/{i:03}", partial(_draw, letter, i)
-            )
-            for letter in letters
-            for i in range(IMAGES_PER_CLASS)
-        ]
-        for split, letters in _letters().items()
-    }
+    splits: dict[str, list[SourceImage]] = {}
+    for split, letters in _letters().items():
+        splits[split] = []
+        for letter in letters:
+            class_name = _class_name(letter)
+            for i in range(IMAGES_PER_CLASS):
+                draw = partial(_draw, letter, i)
+                splits[split].append(SourceImage(class_name, f"{class_name}/{i:03}", draw))
     return Plan(f"drawn from matplotlib's typefaces, seed {SEED}", splits)
 
 
@@ -57,22 +56,20 @@ def _letters() -> dict[str, tuple[str, ...]]:
     """Return the letters of each split, without letters that look like an earlier one."""
     by_script: dict[str, list[str]] = {}
     for letter in map(chr, sorted(_font(FACES[0])[1])):
-        # Letters without accents, which Unicode decomposes; the first word of a letter's Unicode
-        # name is its script.
-        is_letter = unicodedata.category(letter).startswith("L") and not unicodedata.decomposition(
-            letter
-        )
-        if is_letter and len(_faces_with(letter)) >= FEWEST_FACES:
-            by_script.setdefault(unicodedata.name(letter, "").split(" ")[0], []).append(letter)
+        is_letter = unicodedata.category(letter).startswith("L")
+        has_accent = unicodedata.decomposition(letter) != ""
+        if is_letter and not has_accent and len(_faces_with(letter)) >= FEWEST_FACES:
+            # The first word of a letter's Unicode name is its script.
+            script = unicodedata.name(letter, "").split(" ")[0]
+            by_script.setdefault(script, []).append(letter)
     thumbnails: npt.NDArray[np.float32] = np.zeros((0, THUMBNAIL**2), dtype=np.float32)
     kept: dict[str, tuple[str, ...]] = {}
     for split, scripts in SCRIPTS.items():
         kept[split] = ()
         for letter in chain.from_iterable(by_script[script] for script in scripts):
-            looks = np.stack(
-                [_thumbnail(letter, face) for face in _faces_with(letter)]
-            )  # (face, pixel)
-            if looks.any(1).all() and float((thumbnails @ looks.T).max(initial=0)) <= ALIKE:
+            looks = np.stack([_thumbnail(letter, face) for face in _faces_with(letter)])
+            similarities = thumbnails @ looks.T  # (kept face, face)
+            if looks.any(1).all() and float(similarities.max(initial=0)) <= ALIKE:
                 kept[split] += (letter,)
                 thumbnails = np.concatenate([thumbnails, looks])
     return kept
@@ -98,11 +95,12 @@ def _faces_with(letter: str) -> tuple[str, ...]:
 def _glyph(letter: str, face: str) -> Image.Image:
     """Draw a letter in white on black, centred on the canvas."""
     image = Image.new("L", (CANVAS, CANVAS))
-    pen, (font, _) = ImageDraw.Draw(image), _font(face)
+    pen = ImageDraw.Draw(image)
+    font, _ = _font(face)
     left, top, right, bottom = pen.textbbox((0, 0), letter, font=font)
-    pen.text(
-        ((CANVAS - left - right) / 2, (CANVAS - top - bottom) / 2), letter, fill=255, font=font
-    )
+    x = (CANVAS - left - right) / 2
+    y = (CANVAS - top - bottom) / 2
+    pen.text((x, y), letter, fill=255, font=font)
     return image
 
 
@@ -113,25 +111,30 @@ def _thumbnail(letter: str, face: str) -> npt.NDArray[np.float32]:
     if box is None:
         return np.zeros(THUMBNAIL**2, dtype=np.float32)
     # Proportions are kept: l is not o. The longer side of the letter fills the square.
-    width, height = box[2] - box[0], box[3] - box[1]
+    left, top, right, bottom = box
+    width = right - left
+    height = bottom - top
     longer = max(width, height)
     square = Image.new("L", (longer, longer))
     square.paste(image.crop(box), ((longer - width) // 2, (longer - height) // 2))
-    look = np.asarray(
-        square.resize((THUMBNAIL, THUMBNAIL), Image.Resampling.BOX), dtype=np.float32
-    ).ravel()
+    small = square.resize((THUMBNAIL, THUMBNAIL), Image.Resampling.BOX)
+    look = np.asarray(small, dtype=np.float32).ravel()
     length = np.linalg.norm(look)
     return look / length if length else look
 
 
 def _draw(letter: str, index: int) -> Pixels:
-    """Draw one image of a letter: fonts in turn, with a small random rotation, shear, scale and shift."""
+    """Draw one image of a letter, slightly rotated, sheared, scaled and shifted at random.
+
+    Fonts take turns by `index`.
+    """
     faces = _faces_with(letter)
-    random = (
-        np.random.Generator(np.random.PCG64([SEED, ord(letter), index])).random(6) * 2 - 1
-    )  # in [−1, 1)
-    angle, shear = 0.2 * random[0], 0.2 * random[1]
-    across, down = 1 + 0.15 * random[2], 1 + 0.15 * random[3]
+    generator = np.random.Generator(np.random.PCG64([SEED, ord(letter), index]))
+    random = generator.random(6) * 2 - 1  # in [−1, 1)
+    angle = 0.2 * random[0]
+    shear = 0.2 * random[1]
+    across = 1 + 0.15 * random[2]
+    down = 1 + 0.15 * random[3]
     # Maps a point of the result to one of the canvas, both relative to their centres.
     pixel = 60 / GLYPHS_SIDE  # a letter of 48 canvas pixels has room to move in 60
     turn = np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]])
@@ -143,21 +146,25 @@ def _draw(letter: str, index: int) -> Pixels:
         (*(matrix[0] / 3), shift[0], *(matrix[1] / 3), shift[1]),
         Image.Resampling.BILINEAR,
     )
-    small = np.asarray(
-        large.resize((GLYPHS_SIDE, GLYPHS_SIDE), Image.Resampling.BOX), dtype=np.uint8
-    )
-    return np.repeat(small[:, :, None], 3, axis=2)
+    small = large.resize((GLYPHS_SIDE, GLYPHS_SIDE), Image.Resampling.BOX)
+    grey = np.asarray(small, dtype=np.uint8)
+    return np.repeat(grey[:, :, None], 3, axis=2)
 
 
 def _class_name(letter: str) -> str:
     return f"U+{ord(letter):04X} {unicodedata.name(letter).lower()}"
 
 
+def _plan_without_files(_: Files) -> Plan:
+    return plan_glyphs()
+
+
 GLYPHS = Source(
     name="glyphs",
-    description="Glyphs: over 1,000 letters of 15 scripts, 40 images each, 28×28; scripts differ between splits",
+    description="Glyphs: over 1,000 letters of 15 scripts, 40 images each, 28×28; scripts differ "
+    "between splits",
     side=GLYPHS_SIDE,
-    plan=lambda _: plan_glyphs(),
+    plan=_plan_without_files,
     where="nothing to get: drawn here from matplotlib's fonts",
     needs_files=False,
 )

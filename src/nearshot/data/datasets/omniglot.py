@@ -35,51 +35,59 @@ def plan_omniglot(files: Files, *, split: Split = "vinyals", rotations: bool = F
         raise InputError(f"split must be 'vinyals' or 'background', not {split!r}.")
     classes = standard_splits("omniglot-vinyals")
     if split == "background":
-        everything = [name for names in classes.values() for name in names]
-        halves = {"train": "images_background/", "test": "images_evaluation/"}
+        names = set().union(*classes.values())
         classes = {
-            part: [name for name in everything if name.startswith(half)]
-            for part, half in halves.items()
+            "train": [name for name in names if name.startswith("images_background/")],
+            "test": [name for name in names if name.startswith("images_evaluation/")],
         }
     splits = split_images(groups, classes, files, "Omniglot")
     layout = f"images_background and images_evaluation, {split} split"
     if rotations:
         layout += ", with rotations"
         for images in splits.values():
-            images += [_turned(image, turns) for turns in (1, 2, 3) for image in images]
+            upright = list(images)
+            for quarter_turns in (1, 2, 3):
+                images += [_turned(image, quarter_turns) for image in upright]
             images.sort(key=lambda image: (image.class_name, image.name))
     return Plan(layout, splits)
 
 
 def omniglot_name(split: Split = "vinyals", *, rotations: bool = False) -> str:
-    """Return the name under which a variant of Omniglot is prepared, so that variants do not replace each other.
+    """Return the name under which a variant of Omniglot is prepared.
+
+    Variants have different names, so that they do not replace each other.
 
     >>> omniglot_name(), omniglot_name("background", rotations=True)
     ('omniglot', 'omniglot-background-rotations')
     """
-    return (
-        "omniglot"
-        + ("-background" if split == "background" else "")
-        + ("-rotations" if rotations else "")
-    )
+    name = "omniglot"
+    if split == "background":
+        name += "-background"
+    if rotations:
+        name += "-rotations"
+    return name
 
 
 def _turned(image: SourceImage, quarter_turns: int) -> SourceImage:
+    """Return an image rotated counter-clockwise, in a class of its own."""
+
     def read() -> Pixels:
         data = image.read()
         upright = decode(data, image.name) if isinstance(data, bytes) else data
         return np.ascontiguousarray(np.rot90(np.asarray(upright, dtype=np.uint8), quarter_turns))
 
-    words = f"turned {90 * quarter_turns} degrees"
-    return SourceImage(f"{image.class_name} {words}", f"{image.name} {words}", read, image.stamp)
+    suffix = f"turned {90 * quarter_turns} degrees"
+    return SourceImage(
+        f"{image.class_name} {suffix}", f"{image.name} {suffix}", read, image.n_bytes, image.stamp
+    )
 
 
 def _half(name: str, md5: str, n_bytes: int) -> Download:
-    places = (
-        "raw.githubusercontent.com/brendenlake/omniglot/master",
-        "github.com/brendenlake/omniglot/raw/master",
+    urls = (
+        f"https://raw.githubusercontent.com/brendenlake/omniglot/master/python/{name}",
+        f"https://github.com/brendenlake/omniglot/raw/master/python/{name}",
     )
-    return Download(name, tuple(f"https://{place}/python/{name}" for place in places), md5, n_bytes)
+    return Download(name, urls, md5, n_bytes)
 
 
 VARIANTS: dict[tuple[Split, bool], str] = {
@@ -91,7 +99,7 @@ VARIANTS: dict[tuple[Split, bool], str] = {
 OMNIGLOT = tuple(
     Source(
         name=omniglot_name(split, rotations=rotations),
-        description=f"Omniglot: {words}",
+        description=f"Omniglot: {description}",
         side=28,
         plan=partial(plan_omniglot, split=split, rotations=rotations),
         downloads=(
@@ -100,5 +108,5 @@ OMNIGLOT = tuple(
         ),
         where="images_background.zip and images_evaluation.zip",
     )
-    for (split, rotations), words in VARIANTS.items()
+    for (split, rotations), description in VARIANTS.items()
 )

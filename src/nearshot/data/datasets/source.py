@@ -1,4 +1,4 @@
-"""What the datasets share: images before they are read, a plan of the splits, and the layouts that recur."""
+"""What the datasets share: images before they are read, plans of splits, and common layouts."""
 
 import _codecs
 import collections
@@ -38,20 +38,21 @@ for package in ("numpy.core", "numpy._core"):
 
 @dataclass(frozen=True)
 class SourceImage:
-    """An image of a dataset, before it is read."""
+    """An image of a dataset, before it is read.
+
+    Attributes:
+        class_name: the name of its class.
+        name: its name in the source.
+        read: a function that returns the file's bytes, or pixels (height, width, 3).
+        n_bytes: the size of its file; 0 if it has no file of its own.
+        stamp: a text that changes with the file's content; empty if it has no file of its own.
+    """
 
     class_name: str
-    name: str  # in the source
-    read: Callable[[], bytes | Pixels]  # returns the file's bytes, or pixels (height, width, 3)
-    stamp: str = (
-        ""  # the file's size, with its time or checksum; empty if the image has no file of its own
-    )
-
-    @property
-    def n_bytes(self) -> int:
-        """The size of the file; 0 if it is not known."""
-        size = self.stamp.split(" ")[0]
-        return int(size) if size.isdecimal() else 0
+    name: str
+    read: Callable[[], bytes | Pixels]
+    n_bytes: int = 0
+    stamp: str = ""
 
 
 class Plan(NamedTuple):
@@ -64,24 +65,35 @@ class Plan(NamedTuple):
 
 @dataclass(frozen=True)
 class Source:
-    """A dataset that nearshot knows."""
+    """A dataset that nearshot knows.
 
-    name: str  # on the command line
-    description: str  # one line
-    side: int  # the usual side of its images
-    plan: Callable[[Files], Plan]  # finds the images in some files
-    where: str  # to get it
-    downloads: tuple[Download, ...] = ()  # the files that can be downloaded, if they are public
-    needs_files: bool = True  # if not, `plan` ignores the files
+    Attributes:
+        name: its name on the command line.
+        description: what it is, in one line.
+        side: the usual side of its images.
+        plan: a function that finds the images in some files.
+        where: where to get it.
+        downloads: the files that can be downloaded, if they are public.
+        needs_files: whether it is made of files; if not, `plan` ignores them.
+    """
+
+    name: str
+    description: str
+    side: int
+    plan: Callable[[Files], Plan]
+    where: str
+    downloads: tuple[Download, ...] = ()
+    needs_files: bool = True
 
 
 def standard_splits(name: str) -> dict[str, list[str]]:
     """Return the built-in classes of each split of a dataset."""
     folder = package_files("nearshot.data") / "splits"
-    texts = {
-        split: (folder / f"{name}-{split}.txt").read_text(encoding="utf-8") for split in SPLITS
-    }
-    return {split: text.removesuffix("\n").split("\n") for split, text in texts.items()}
+    splits = {}
+    for split in SPLITS:
+        text = (folder / f"{name}-{split}.txt").read_text(encoding="utf-8")
+        splits[split] = text.removesuffix("\n").split("\n")
+    return splits
 
 
 def by_class(images: Iterable[SourceImage]) -> dict[str, list[SourceImage]]:
@@ -95,10 +107,10 @@ def by_class(images: Iterable[SourceImage]) -> dict[str, list[SourceImage]]:
 def images_by_folder(files: Files, *, depth: int = 1) -> dict[str, list[SourceImage]]:
     """Group images by the last `depth` folders of their path."""
     images = []
-    for name in filter(is_image, files.members):
-        folders = PurePosixPath(name).parts[:-1]
-        if len(folders) >= depth:
-            images.append(source_image(files, name, "/".join(folders[-depth:])))
+    for path in files.members:
+        folders = PurePosixPath(path).parts[:-1]
+        if is_image(path) and len(folders) >= depth:
+            images.append(source_image(files, path, "/".join(folders[-depth:])))
     return by_class(images)
 
 
@@ -109,16 +121,18 @@ def split_images(
     dataset: str,
 ) -> dict[str, list[SourceImage]]:
     """Return the images of each split's classes, class by class; a missing class is an error."""
-    missing = sorted({name for names in classes.values() for name in names} - groups.keys())
+    missing = sorted(set().union(*classes.values()) - groups.keys())
     if missing:
         raise FileFormatError(
-            f"{files.label} lacks {counted(len(missing), 'class', 'classes')} of {dataset}: {format_list(missing)}. "
-            "Is a part of the dataset missing?"
+            f"{files.label} lacks {counted(len(missing), 'class', 'classes')} of {dataset}: "
+            f"{format_list(missing)}. Is a part of the dataset missing?"
         )
-    return {
-        split: [p for name in sorted(set(names)) for p in groups[name]]
-        for split, names in classes.items()
-    }
+    splits: dict[str, list[SourceImage]] = {}
+    for split, names in classes.items():
+        splits[split] = []
+        for name in sorted(set(names)):
+            splits[split] += groups[name]
+    return splits
 
 
 def paths_by_name(files: Files) -> dict[str, str]:
@@ -136,11 +150,13 @@ class _Unpickler(pickle.Unpickler):
 
 
 def load_pickle(data: bytes, name: str) -> Any:
-    """Load a pickle of containers, strings, numbers and NumPy arrays; anything else is refused and not run."""
+    """Load a pickle of containers, strings, numbers and NumPy arrays.
+
+    Anything else is refused and not run.
+    """
     try:
-        return _Unpickler(
-            io.BytesIO(data), encoding="latin1"
-        ).load()  # keeps every byte of Python 2's strings
+        # latin1 keeps every byte of Python 2's strings.
+        return _Unpickler(io.BytesIO(data), encoding="latin1").load()
     except FileFormatError as error:
         raise FileFormatError(f"{name} {error}; do not trust the file.") from None
     except Exception as error:  # a damaged pickle can raise anything
@@ -149,25 +165,34 @@ def load_pickle(data: bytes, name: str) -> Any:
         ) from error
 
 
+class TableRow(NamedTuple):
+    """A line of a table of images."""
+
+    file: str  # as the table names it
+    path: str  # among the files
+    label: str
+
+
 def read_table(
     files: Files, table: str, path_of: Callable[[str], str | None]
-) -> Iterator[tuple[str, str, str]]:
-    """Yield the file, its path and the label of each line of a CSV file; `path_of` finds the path of a listed file."""
-    for number, row in enumerate(
-        csv.DictReader(files.read(table).decode("utf-8-sig").splitlines()), 2
-    ):
-        file, label = row.get("file") or row.get("filename"), row.get("label")
+) -> Iterator[TableRow]:
+    """Yield the rows of a CSV file; `path_of` finds the path of a listed file."""
+    lines = files.read(table).decode("utf-8-sig").splitlines()
+    for number, row in enumerate(csv.DictReader(lines), 2):
+        file = row.get("file") or row.get("filename")
+        label = row.get("label")
         line = f"Line {number} of {table} in {files.label}"
         if not file or not label:
             raise FileFormatError(f"{line} needs the columns file (or filename) and label.")
         path = path_of(file)
         if path is None or not is_image(path):
             raise FileFormatError(f"{line} lists {file!r}, which is no image in it.")
-        yield file, path, label
+        yield TableRow(file, path, label)
 
 
 def source_image(files: Files, path: str, class_name: str, name: str | None = None) -> SourceImage:
     """Return the image in a file; by default it is named after the file."""
+    member = files.members[path]
     return SourceImage(
-        class_name, name or path, partial(files.read, path), files.members[path].stamp
+        class_name, name or path, partial(files.read, path), member.n_bytes, member.stamp
     )

@@ -1,0 +1,165 @@
+"""What the page shows of a classifier of the labelled photos."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from nearshot.app.project import UNKNOWN
+from nearshot.errors import InputError
+from nearshot.estimator import AccuracyEstimate, FewShotClassifier
+from nearshot.estimator.suggestions import (
+    Floats,
+    choose_next,
+    held_out_probabilities,
+    rank_unlabelled,
+    suspicious_labels,
+)
+
+N_SUGGESTIONS = 24
+LABEL_TWO_CLASSES = "Label a few photos of two classes to see how accurate this is."
+LABEL_TWO_PHOTOS = "Label two photos or more of each class to see how accurate this is."
+
+
+@dataclass(frozen=True)
+class Guess:
+    """The answer for a photo; by default there is none.
+
+    Attributes:
+        label: the most probable class, even if the photo is novel.
+        confidence: its probability.
+        doubt: how useful a label would be; see `nearshot.estimator.suggestions.doubt_of`.
+        is_novel: whether the photo is like no class.
+    """
+
+    label: str = ""
+    confidence: float = 0.0
+    doubt: float = 0.0
+    is_novel: bool = False
+
+
+@dataclass(frozen=True)
+class Model:
+    """A classifier and everything that the page shows of it. Photos are given by identifiers.
+
+    Attributes:
+        classifier: classifies features; None if there are too few labels.
+        support: the labelled photos.
+        guesses: the answers for unlabelled photos.
+        estimate: the expected accuracy, or a sentence that says what is missing.
+        label_next: the photos to label next.
+        suspicious: photos whose labels look wrong, with their held-out answers.
+        confusion: how often labelled photos get each answer while held out, (label, answer).
+        held_out: the held-out probabilities of labelled photos, (class,).
+    """
+
+    classifier: FewShotClassifier | None = None
+    support: tuple[str, ...] = ()
+    guesses: Mapping[str, Guess] = field(default_factory=dict)
+    estimate: AccuracyEstimate | str = LABEL_TWO_CLASSES
+    label_next: tuple[str, ...] = ()
+    suspicious: Mapping[str, Guess] = field(default_factory=dict)
+    confusion: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros((0, 0), np.int64))
+    held_out: Mapping[str, Floats] = field(default_factory=dict)
+
+
+def fit_model(
+    features: Mapping[str, Floats],
+    labels: Mapping[str, str],
+    *,
+    centre: Floats | None = None,
+    unknown_rate: float,
+) -> Model:
+    """Fit a classifier to the labelled photos, and classify the others.
+
+    `features` (dim,) and `labels` are by the identifiers of photos. `centre` is subtracted from
+    features.
+    """
+    support = tuple(photo for photo in features if photo in labels)
+    others = [photo for photo in features if photo not in labels]
+    other_features = np.stack([features[photo] for photo in others]) if others else np.zeros((0, 1))
+    if len(support) < 2:
+        chosen = choose_next(_unit_length(other_features), N_SUGGESTIONS)
+        return Model(label_next=tuple(others[index] for index in chosen))
+    classifier = FewShotClassifier(
+        None, centre=centre, unknown_rate=unknown_rate, unknown_label=UNKNOWN
+    )
+    classifier.fit(
+        np.stack([features[photo] for photo in support]), [labels[photo] for photo in support]
+    )
+    guesses: dict[str, Guess] = {}
+    label_next: tuple[str, ...] = ()
+    if others:
+        ranking = rank_unlabelled(classifier, other_features, N_SUGGESTIONS)
+        for index, photo in enumerate(others):
+            guesses[photo] = _guess(
+                classifier,
+                ranking.probabilities[index],
+                doubt=float(ranking.doubt[index]),
+                is_novel=bool(ranking.is_novel[index]),
+            )
+        label_next = tuple(others[index] for index in ranking.label_next)
+    images, probabilities = held_out_probabilities(classifier)
+    tested = [support[image] for image in images]
+    codes = classifier.support_labels_[images]
+    suspicious = {
+        tested[row]: _guess(classifier, probabilities[row])
+        for row in suspicious_labels(probabilities, codes)
+    }
+    return Model(
+        classifier=classifier,
+        support=support,
+        guesses=guesses,
+        estimate=_estimate_or_sentence(classifier),
+        label_next=label_next,
+        suspicious=suspicious,
+        confusion=_confusion(codes, probabilities),
+        held_out=dict(zip(tested, probabilities, strict=True)),
+    )
+
+
+def _guess(
+    classifier: FewShotClassifier,
+    probabilities: Floats,
+    *,
+    doubt: float = 0.0,
+    is_novel: bool = False,
+) -> Guess:
+    """Return the guess for the probabilities of one photo, (class,)."""
+    best = probabilities.argmax()
+    return Guess(
+        label=str(classifier.classes_[best]),
+        confidence=float(probabilities[best]),
+        doubt=doubt,
+        is_novel=is_novel,
+    )
+
+
+def _estimate_or_sentence(classifier: FewShotClassifier) -> AccuracyEstimate | str:
+    try:
+        return classifier.estimate_accuracy()
+    except InputError:
+        return LABEL_TWO_PHOTOS
+
+
+def _confusion(codes: npt.NDArray[np.int64], probabilities: Floats) -> npt.NDArray[np.int64]:
+    """Return how often photos of each class get each answer, (label, answer)."""
+    n_classes = probabilities.shape[1]
+    confusion = np.zeros((n_classes, n_classes), np.int64)
+    np.add.at(confusion, (codes, probabilities.argmax(1)), 1)
+    return confusion
+
+
+def _unit_length(features: Floats) -> Floats:
+    """Return features (image, dim) divided by their lengths."""
+    lengths = np.linalg.norm(features, axis=1, keepdims=True)
+    return np.asarray(features / np.maximum(lengths, 1e-12))
+
+
+def nearest_photos(model: Model, feature: Floats, n: int) -> Sequence[str]:
+    """Return the labelled photos that are most similar to a feature, (dim,), nearest first."""
+    if model.classifier is None:
+        return []
+    _, indices = model.classifier.kneighbors(feature[None], n)
+    return [model.support[index] for index in indices[0]]
