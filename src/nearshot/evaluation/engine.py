@@ -164,8 +164,7 @@ class Tally:
 class Preparation:
     """What tallies must have in common to be answered with the same prepared features."""
 
-    centred: bool
-    normalise: bool
+    treatment: EvaluationSpec
     is_defined: bool
     is_fast: bool
 
@@ -176,12 +175,7 @@ def answer(task: Task, tallies: Sequence[Tally]) -> str:
     device = task.data.features.device
     groups: dict[Preparation, list[Tally]] = {}
     for tally in tallies:
-        preparation = Preparation(
-            centred=bool(tally.spec.centred),
-            normalise=tally.spec.normalise,
-            is_defined=tally.is_defined,
-            is_fast=tally.is_fast,
-        )
+        preparation = Preparation(tally.spec.treatment, tally.is_defined, tally.is_fast)
         groups.setdefault(preparation, []).append(tally)
     answerers: list[_Fast | _Direct] = []
     for preparation, group in groups.items():

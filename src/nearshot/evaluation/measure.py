@@ -128,7 +128,7 @@ def evaluate_many(
         fingerprint=fingerprint,
         training_classes=training_classes,
     )
-    same_queries: dict[tuple[int, ...], list[int]] = {}
+    same_queries: dict[EvaluationSpec, list[int]] = {}
     for position, spec in enumerate(specs):
         same_queries.setdefault(spec.queries, []).append(position)
     accuracies: dict[int, Accuracy] = {}

@@ -4,7 +4,7 @@ import dataclasses
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
 from nearshot.checks import check_count, is_integer, to_python
@@ -81,9 +81,14 @@ class EvaluationSpec:
         return EpisodeShape(self.n_way, self.n_shot, self.n_query)
 
     @property
-    def queries(self) -> tuple[int, ...]:
-        """What determines the queries: evaluations that agree in it can share their episodes."""
-        return (self.n_way, self.n_query, self.n_episodes, self.seed, self.least_images)
+    def queries(self) -> "EvaluationSpec":
+        """The spec without what does not change the queries. Equal ones share their episodes."""
+        return replace(self, n_shot=1, classifier="centroid", centred=None, normalise=True)
+
+    @property
+    def treatment(self) -> "EvaluationSpec":
+        """The spec without what does not change the features: shots and classifier."""
+        return replace(self, n_shot=1, classifier="centroid")
 
     @property
     def identity(self) -> str:
