@@ -33,7 +33,7 @@ from nearshot.paper.recipes.batch_size import (
 )
 from nearshot.paper.recipes.pair_subsampling import FRACTIONS, subsampled
 from nearshot.paper.results import Measurement, Results, RunResult
-from nearshot.paper.sizes import PAPER
+from nearshot.paper.sizes import PAPER, at_input_size
 from nearshot.training import PRESETS, TrainConfig
 
 NCA = PRESETS[f"{DATASET}-nca"]
@@ -319,6 +319,8 @@ def test_claims_without_measurements_are_counted_and_not_rows(tmp_path: Path) ->
     ]
     assert claim_about("considerably") in [one.claim for one in judged]
     assert any(str(n_missing) in note and "nearshot reproduce" in note for note in table.notes)
+    at_32 = claims.tables(Results(tmp_path / "nothing", at_input_size(32)), DATASET)
+    assert any("--input-size 32" in note for note in at_32[0].notes)
     nothing = claims.tables(Results(tmp_path / "nothing"), DATASET)
     assert nothing[0].rows == []
 

@@ -23,7 +23,8 @@ from nearshot.training import RunFolder, train
 
 def test_speeds_leave_out_what_a_process_does_before_its_first_epoch(tmp_path: Path) -> None:
     prepare_tiny(tmp_path / "data")
-    train(change(TINY, epochs=4), folder=tmp_path / "run", data_dir=tmp_path / "data", progress=False)
+    config = change(TINY, epochs=4)
+    train(config, folder=tmp_path / "run", data_dir=tmp_path / "data", progress=False)
     run = RunFolder(tmp_path / "run")
     assert ["first" in json.loads(line) for line in run.timing.read_text().splitlines()] == [
         True,

@@ -89,17 +89,14 @@ def tables(results: Results, dataset: str) -> list[Table]:
     """Return the claims with their verdicts."""
     judged, n_missing = judged_claims(results, dataset)
     on = results.dataset(dataset)
-    notes = [
-        _counts(judged),
-        ABOUT_CLASSIFIERS,
-    ]
+    notes = [_counts(judged), ABOUT_CLASSIFIERS]
     if any(judged_claim.verdict is None for judged_claim in judged):
         notes.append(
             f"No verdict: fewer than {LEAST_SEEDS} training seeds on a side of every difference. "
             "The interval of a single seed is over episodes, without seed variance."
         )
     if n_missing:
-        command = f"nearshot reproduce --all --dataset {dataset} --seeds {LEAST_SEEDS}"
+        command = _command(results, dataset)
         notes.append(f"{n_missing} more claims are not measured; `{command}` measures them.")
     table = Table(
         f"claims-{on}",
@@ -119,6 +116,16 @@ def tables(results: Results, dataset: str) -> list[Table]:
             name,
         )
     return [table]
+
+
+def _command(results: Results, dataset: str) -> str:
+    """Return the command that runs what all claims need."""
+    command = f"nearshot reproduce --all --seeds {LEAST_SEEDS}"
+    if results.size.dataset is not None:
+        return f"{command} --quick"
+    if results.size.is_papers:
+        return f"{command} --dataset {dataset}"
+    return f"{command} --dataset {dataset} --input-size {results.size.input_size}"
 
 
 def _counts(judged: Sequence[JudgedClaim]) -> str:
