@@ -1,4 +1,4 @@
-"""A loss of your own, trained and measured like the built-in ones: a triplet loss with the hardest pairs of a batch.
+"""A loss of your own, trained and measured like the built-in ones: triplets of a batch.
 
     python examples/own_loss.py
 
@@ -23,7 +23,7 @@ from nearshot.training import PRESETS, Batch, Method, train
 
 
 def hardest_triplet_loss(embeddings: Tensor, labels: Tensor, *, margin: float = 0.2) -> Tensor:
-    """Pull each image's farthest positive closer than its nearest negative, by a margin (Hermans et al., 2017).
+    """Pull each image's farthest positive closer than its nearest negative (Hermans et al., 2017).
 
     Args:
         embeddings: (image, dim).

@@ -1,5 +1,5 @@
 import json
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -11,10 +11,21 @@ from nearshot.cli import main
 from nearshot.cli.train import parse
 from nearshot.errors import InputError
 from nearshot.models import build_backbone, save_backbone
-from nearshot.training import PRESETS, TrainConfig
+from nearshot.training import PRESETS, Method, TrainConfig
+from nearshot.training.methods import NCA, MatchingNetworks
 from nearshot.training.presets import PHOTOS, PHOTOS_FROM_SCRATCH
 
 Captured = pytest.CaptureFixture[str]
+
+
+@dataclass(frozen=True)
+class OwnMargin(Method):
+    """A setting of a user's own."""
+
+    margin: float = 0.2
+    """By how much."""
+
+
 QUICK = [
     "--backbone",
     "conv4-32",
@@ -40,12 +51,59 @@ def test_the_defaults_depend_on_the_preset() -> None:
         "--dataset photos --backbone resnet12": replace(scratch, backbone="resnet12"),
     }.items():
         assert parse(typed.split()).config == expected
-    assert (
-        "n_shot"
-        not in parse(["--dataset", "photos", "--method=matching", "--n_shot=3", "--validation-n-shot", "1"]).auto
-    )
+    typed = "--dataset photos --method=matching --n_shot=3 --validation-n-shot 1 5"
+    assert not {"n_shot", "validation_n_shot"} & set(parse(typed.split()).auto)
     with pytest.raises(InputError, match="'cifar-nca'.*cifar-fs-nca"):
         parse(["--preset", "cifar-nca"])
+
+
+def test_a_setting_of_the_presets_method_is_an_option() -> None:
+    config = parse(["--preset", "cifar-fs-nca", "--temperature", "0.5", "--epochs", "3"]).config
+    assert config.method == NCA(background=1e-10, temperature=0.5)
+    assert config == replace(PRESETS["cifar-fs-nca"], epochs=3, method=config.method)
+
+
+def test_another_method_keeps_the_presets_settings_that_it_has() -> None:
+    arguments = ["--preset", "cifar-fs-nca", "--method", "matching", "--n-shot", "3"]
+    config = parse(arguments).config
+    assert config.method == MatchingNetworks(background=1e-10, n_shot=3)
+    assert config == replace(PRESETS["cifar-fs-nca"], method=config.method)
+
+
+def test_a_method_of_ones_own_has_its_settings_as_options() -> None:
+    name = f"{OwnMargin.__module__}:OwnMargin"
+    assert parse(["--method", name, "--margin", "0.3"]).config.method == OwnMargin(margin=0.3)
+    with pytest.raises(InputError, match="nowhere"):
+        parse(["--method", "nowhere:OwnMargin"])
+
+
+def test_help_shows_the_settings_of_the_method_only(capsys: Captured) -> None:
+    shown = {}
+    for name in ("simpleshot", "matching"):
+        with pytest.raises(SystemExit):
+            main(["train", "--method", name, "--help"])
+        lines = capsys.readouterr().out.splitlines()
+        shown[name] = {line.split()[1] for line in lines if line.startswith("│ --")}
+    assert "--label-smoothing" in shown["simpleshot"]
+    assert not {"--temperature", "--n-shot"} & shown["simpleshot"]
+    assert "--label-smoothing" not in shown["matching"]
+    assert {"--temperature", "--n-shot"} <= shown["matching"]
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--method", "simpleshot", "--temperature", "0.5"], ["--keep-pairs", "0.5"]]
+)
+def test_a_setting_that_the_method_does_not_have_is_an_error(
+    arguments: list[str], capsys: Captured
+) -> None:
+    with pytest.raises(SystemExit):
+        main(["train", *arguments])
+    assert arguments[-2] in capsys.readouterr().err
+
+
+def test_shots_of_a_method_without_shots_are_an_error() -> None:
+    with pytest.raises(InputError, match="n_shot .* nca .*3"):
+        parse(["--method", "nca", "--n-shot", "3"])
 
 
 def test_small_images_of_mini_imagenet_have_presets_of_their_own(
@@ -64,7 +122,7 @@ def test_small_images_of_mini_imagenet_have_presets_of_their_own(
     quick = [*QUICK, "--validation-n-shot", "1", "--input-size", "16", "--dry-run"]
     assert main(["train", *command, *quick]) == 0
     out, err = capsys.readouterr()
-    assert "--preset is mini-imagenet-84-nca" in err
+    assert "the preset is mini-imagenet-84-nca" in err
     assert json.loads(out[: out.index("\n}") + 2])["augmentation"]["crop"] == "padded"
 
 
@@ -102,7 +160,7 @@ def test_train_then_evaluate(data_dir: Path, tmp_path: Path, capsys: Captured) -
     nearest = best["1-shot soft"]["epoch"]  # of 1 and 5, as far from 3, the smaller
     assert found["weights"] == f"epoch-{nearest:04d}.safetensors"
     assert main(train) == 1
-    assert "--resume" in capsys.readouterr().err
+    assert "resume" in capsys.readouterr().err
 
 
 def test_a_dry_run_prints_the_plan_and_trains_nothing(

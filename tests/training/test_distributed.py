@@ -127,6 +127,6 @@ def test_the_other_rank_ends_with_one_sentence(
         first.kill()
         first.wait()
     lines = [line for line in errors.read_text().splitlines() if not line.startswith("epoch ")]
-    assert [line for line in lines if f"other than {1 - rank} of 2" in line and "--resume" in line]
+    assert [line for line in lines if f"other than {1 - rank} of 2" in line and "Resume" in line]
     assert "Traceback" not in errors.read_text()
     assert read_checkpoint(folder / "checkpoint.pt")["progress"]["epoch"] > 1

@@ -1,4 +1,4 @@
-"""The command line: `nearshot`. Each command is a file with a dataclass of its options, which has a method `run`."""
+"""The command line, `nearshot`. A command is a file with a dataclass of options, with a `run`."""
 
 import inspect
 import io
@@ -39,7 +39,7 @@ HOW_TO_RESUME = {
     "train": " Run the same command with --resume to resume.",
     "reproduce": " Run the same command again to resume.",
 }
-DESCRIPTION = """Few-shot image classification: train embeddings, evaluate them, and classify your own images.
+DESCRIPTION = """Few-shot image classification: train, evaluate, and classify your own images.
 
 nearshot COMMAND --help describes a command; nearshot --version prints the version."""
 RULES = tyro.constructors.ConstructorRegistry()
@@ -91,7 +91,7 @@ def entry_point() -> None:
 
 @contextmanager
 def _print_warnings() -> Iterator[None]:
-    """Print each UserWarning once, as a sentence on standard error; other kinds are shown as Python does."""
+    """Print each UserWarning once, as a sentence on standard error."""
     printed: set[str] = set()
     default = warnings.showwarning
 
@@ -132,13 +132,13 @@ def _print_log() -> Iterator[None]:
 
 
 def _with_home(argument: str) -> str:
-    """Return an argument with a leading ~ as the home folder: shells leave it unexpanded in --output=~/runs."""
+    """Return an argument with ~ as the home folder; shells do not expand it in --output=~/runs."""
     option, path = re.fullmatch(r"(--[^=]*=)?(.*)", argument, re.DOTALL).groups("")  # type: ignore[union-attr]
     return option + os.path.expanduser(path)  # noqa: PTH111 (unknown users are kept)
 
 
 def _parse(arguments: list[str]) -> Any:
-    """Return the command that the arguments describe; help and errors end the program, as tyro does."""
+    """Return the command that the arguments describe; help and errors end the program."""
     with RULES:
         return _parse_command(*arguments)
 
@@ -171,7 +171,7 @@ def _parse_unknown_command(name: str) -> Any:
 def _optional_rule(
     info: tyro.constructors.PrimitiveTypeInfo,
 ) -> tyro.constructors.PrimitiveConstructorSpec[Any] | None:
-    """Show an option that may be None as its other type: `INT`, not `{None}|INT`. The word None still sets it."""
+    """Show an option that may be None as its other type: `INT`, not `{None}|INT`."""
     kinds = [kind for kind in get_args(info.type) if kind is not NoneType]
     is_optional = NoneType in get_args(info.type) and len(kinds) == 1
     if info.type_origin not in (Union, UnionType) or not is_optional:
@@ -205,5 +205,6 @@ def _version() -> str:
     if state is not None:
         changes = " and changes" if state["changed"] else ""
         commit = f" ({state['commit'][:12]}{changes})"
-    torch_version = metadata.version("torch")
-    return f"nearshot {__version__}{commit}, Python {platform.python_version()}, torch {torch_version}"
+    python = platform.python_version()
+    torch = metadata.version("torch")
+    return f"nearshot {__version__}{commit}, Python {python}, torch {torch}"

@@ -16,7 +16,14 @@ from nearshot.data.datasets import SOURCES
 from nearshot.data.store import find_splits
 from nearshot.errors import InputError, look_up
 from nearshot.text import counted, print_line
-from nearshot.training import PRESETS, Hardware, RunFolder, TrainConfig, train
+from nearshot.training import (
+    PRESETS,
+    Hardware,
+    RunFolder,
+    TrainConfig,
+    TrainResult,
+    train,
+)
 from nearshot.training.autoconfig import TRAIN_SETTINGS
 from nearshot.training.methods import UnknownMethod, change_method, method_class
 from nearshot.training.plan import RunPlan, open_splits, plan_run, resolve_run
@@ -43,7 +50,7 @@ class Start:
     `Method` of your own. By default the preset's, or nca. Settings that it shares with the preset's
     method keep the preset's values."""
     output: Annotated[Path | None, tyro.conf.arg(metavar="DIR")] = None
-    """The run's folder; by default runs/ and a short name of the dataset, the method and the seed."""
+    """The run's folder; by default runs/ and a short name of dataset, method and seed."""
     data_dir: Annotated[Path | None, tyro.conf.arg(metavar="DIR")] = None
     """Where prepared datasets live; by default $NEARSHOT_DATA, or ~/.cache/nearshot."""
     resume: bool = False
@@ -53,7 +60,7 @@ class Start:
 
 @dataclass(frozen=True)
 class Choices:
-    """Settings that are read before the others: they choose defaults, or must not adapt to small data.
+    """Settings that are read before the others, since they choose defaults or may adapt to data.
 
     None is a setting that was left to its default.
     """
@@ -91,11 +98,11 @@ class Choices:
                     f"n_shot is not a setting of the method {config.method_name} "
                     f"(got {self.n_shot}). Leave it out."
                 )
-            config = replace(config, method=replace(config.method, n_shot=settings.pop("n_shot")))  # type: ignore[type-var]
+            config = replace(config, method=replace(config.method, n_shot=settings.pop("n_shot")))
         return replace(config, **settings)
 
     def _default_config(self) -> TrainConfig:
-        """Return the run's own settings; the preset's; or those for photos, fine-tuning or a known dataset."""
+        """Return the settings of the run to resume, of the preset, or for the kind of dataset."""
         begun = self.begun_run()
         if begun is not None:
             config = begun.read_config()
@@ -131,12 +138,13 @@ class Choices:
         )
         if self.start.preset is None and self.start.method is None and not has_settings:
             raise InputError(
-                f"There is no run in {run.path} to resume. Give the settings of a new one, such as --preset."
+                f"There is no run in {run.path} to resume. Give the settings of a new one, such as "
+                "a preset."
             )
         return None
 
     def preset_for_images(self) -> str:
-        """Return the preset; or, with a message, another where miniImageNet's images are too small for its crops."""
+        """Return the preset, or the one for small images where miniImageNet's are too small."""
         name = str(self.start.preset)
         preset = look_up(PRESETS, name, "preset")
         small = name.replace("mini-imagenet-", "mini-imagenet-84-")
@@ -150,13 +158,13 @@ class Choices:
             return name
         print_line(
             Console(stderr=True),
-            f"The prepared images are no larger than the input, so --preset is {small}. "
+            f"The prepared images are no larger than the input, so the preset is {small}. "
             "For the published settings: nearshot reproduce comparison.",
         )
         return small
 
     def automatic(self) -> tuple[str, ...]:
-        """Return the settings that may adapt to small data: those that were left to their default, without a preset."""
+        """Return the settings that may adapt to small data: without a preset, those not chosen."""
         if self.start.preset is not None or self.begun_run() is not None:
             return ()
         return tuple(name for name in TRAIN_SETTINGS if getattr(self, name) is None)
@@ -217,19 +225,12 @@ class Train:
             torch.distributed.destroy_process_group()
         if result.rank:
             return  # the first rank reports for all
-        folder = quote(str(result.folder))
         if not result.finished:
-            data_dir = "" if self.start.data_dir is None else f" --data-dir {quote(str(self.start.data_dir))}"
-            console.print(
-                f"Stopped and saved. To resume: nearshot train --resume --output {folder}{data_dir}"
-            )
-            if result.best:
-                console.print(
-                    f"To measure it so far: nearshot evaluate {folder} --split val{data_dir}"
-                )
+            self._print_stopped(result, console)
             raise SystemExit(STOPPED)
         for name, accuracy in result.best.items():
-            level = f"chance {100 / accuracy.protocol.n_way:.4g} %"
+            chance = 100 / accuracy.protocol.n_way
+            level = f"chance {chance:.4g} %"
             if name in result.initial:
                 level += f", before training {result.initial[name]:.2f} %"
             epoch = result.best_epochs[name]
@@ -238,8 +239,22 @@ class Train:
             )
         if result.best and not any(result.best_epochs.values()):
             console.print("No epoch is better than the initial network, which is kept as epoch 0.")
+        folder = quote(str(result.folder))
         console.print(f"The run is in {result.folder}. Next: nearshot evaluate {folder}")
 
+    def _print_stopped(self, result: TrainResult, console: Console) -> None:
+        """Print how to resume and to measure a run that was stopped."""
+        options = ""
+        if self.start.data_dir is not None:
+            options = f" --data-dir {quote(str(self.start.data_dir))}"
+        folder = quote(str(result.folder))
+        console.print(
+            f"Stopped and saved. To resume: nearshot train --resume --output {folder}{options}"
+        )
+        if result.best:
+            console.print(
+                f"To measure it so far: nearshot evaluate {folder} --split val{options}"
+            )
 
     def _print_plan(self, console: Console) -> None:
         """Print the plan of the run, which is not started."""
@@ -274,12 +289,13 @@ def parse(arguments: list[str]) -> Train:
     They are read twice, but none of them twice: first the options that choose defaults, then the
     rest, whose defaults are then known.
 
-    >>> parse(["--dataset", "./my-photos", "--batch-size", "64", "--validation-n-way=2", "--epochs", "3"]).auto
+    >>> parse(["--dataset", "./my-photos", "--batch-size", "64", "--validation-n-way=2"]).auto
     ('images_per_class', 'n_shot', 'least_images', 'validation_n_shot', 'validation_n_query')
     """
     if arguments and not arguments[0].startswith("-"):
         raise InputError(
-            f"train has options only. For your own images: nearshot train --dataset {quote(arguments[0])}"
+            "train has options only. For your own images: nearshot train --dataset "
+            f"{quote(arguments[0])}"
         )
     # A method of your own may be in the current folder, as with `python -m nearshot`.
     if str(Path.cwd()) not in sys.path:

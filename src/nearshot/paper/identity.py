@@ -62,7 +62,7 @@ def _method(config: TrainConfig) -> dict[str, Any]:
     if method.n_shot == 1:
         name = WITH_ONE_SHOT.get(name, name)
     settings = {"name": name}
-    for field in dataclasses.fields(method):  # type: ignore[arg-type]  # a method is a dataclass
+    for field in dataclasses.fields(method):
         # n_shot is a part of the batches.
         if field.name != "n_shot" and getattr(method, field.name) != field.default:
             settings[field.name] = values[field.name]

@@ -1,4 +1,4 @@
-"""Settings that adapt to the data: smaller batches and episodes where a dataset has few images or classes.
+"""Settings that adapt to the data: smaller batches and episodes for small datasets.
 
 Only settings that the caller names as automatic change, and each change is a message. A folder of a
 hundred photos has no batch of 512, and two validation classes make no 5-way episodes.
@@ -39,7 +39,7 @@ LEAST_CLASSES, LEAST_IMAGES = 5, 50  # of a training split
 def autoconfigure(
     config: TrainConfig, stores: Mapping[str, Store], auto: Collection[str], *, n_ranks: int = 1
 ) -> tuple[TrainConfig, list[str]]:
-    """Return the settings with the automatic ones adapted to the data, and a message for each change.
+    """Return the settings, with the automatic ones adapted to the data, and a message per change.
 
     `stores` are the training split, and the validation split if there is one; `n_ranks` processes
     share a batch.
@@ -51,14 +51,12 @@ def autoconfigure(
     if config.batch_kind == "episodes":
         config, messages = _with_episodes(config, stores["train"], auto, n_ranks)
     elif "batch_size" in auto:
-        n_images, given = len(stores["train"]), config.batch_size
+        n_images = len(stores["train"])
         most = _enough(n_images, LEAST_PER_CLASS * len(stores["train"].class_names))
-        size = min(given, n_images, most) // n_ranks * n_ranks
+        batch_size = min(config.batch_size, n_images, most) // n_ranks * n_ranks
         fact = f"The training split has {counted(n_images, 'image')}{_sharing(n_ranks)}"
-        config, messages = (
-            replace(config, batch_size=size),
-            changes_in_words(fact, [("batch_size", given, size)]),
-        )
+        messages = changes_in_words(fact, [("batch_size", config.batch_size, batch_size)])
+        config = replace(config, batch_size=batch_size)
     if "val" in stores:
         check_split("validation", stores["val"].labels)
         config, more = fit_validation(config, stores["val"], auto)
@@ -69,7 +67,7 @@ def autoconfigure(
 def fit_validation(
     config: TrainConfig, store: Store, auto: Collection[str]
 ) -> tuple[TrainConfig, list[str]]:
-    """Return the settings with the automatic ones of validation adapted to its split, and a message for each change."""
+    """Return the settings with the automatic ones of validation adapted, and messages."""
     names = [name for name, setting in _VALIDATION_SETTINGS.items() if setting in auto]
     fitted = fit_validation_episodes(
         ImagesByClass(store.labels),
@@ -88,18 +86,21 @@ def fit_validation(
 
 
 def check_enough(store: Store) -> None:
-    """Refuse a training split of so few classes or images that nothing learnt from it holds for other classes."""
+    """Refuse a training split that is too small to learn what holds for other classes."""
     n_classes, n_images = len(store.class_names), len(store)
     if n_classes < LEAST_CLASSES or n_images < LEAST_IMAGES:
         raise InputError(
-            f"Training needs at least {LEAST_CLASSES} classes and {LEAST_IMAGES} images in the training split (got "
-            f"{n_classes} and {n_images}). Classify without training: nearshot predict --support FOLDER PHOTOS. Or add "
-            "images, or train anyway with --allow-few-images (in Python, allow_few_images=True)."
+            f"The training split must have at least {LEAST_CLASSES} classes and {LEAST_IMAGES} "
+            f"images (got {n_classes} and {n_images}). Classify without training: nearshot predict "
+            "--support FOLDER PHOTOS. Or add images, or train anyway with allow_few_images."
         )
 
 
 def _enough(n_images: int, least: int = 0) -> int:
-    """Return the largest batch size that leaves an epoch several steps; all images where there are very few."""
+    """Return the largest batch size that leaves an epoch several steps.
+
+    Where there are very few images, it is all of them.
+    """
     size = max(n_images // BATCHES_PER_EPOCH, LEAST_BATCH, least)
     return size if 2 * size <= n_images else n_images
 
@@ -107,7 +108,7 @@ def _enough(n_images: int, least: int = 0) -> int:
 def _with_episodes(
     config: TrainConfig, store: Store, auto: Collection[str], n_ranks: int
 ) -> tuple[TrainConfig, list[str]]:
-    """Choose the automatic ones of batch size, images per class and shots, so that they fit each other and the data."""
+    """Choose the automatic ones of batch size, images per class and shots to fit the data."""
     messages: list[str] = []
     by_class = ImagesByClass(store.labels, store.class_names)
     if "least_images" in auto:
@@ -116,7 +117,9 @@ def _with_episodes(
     by_class = by_class.without_small_classes(config.least_images)
     by_class.check(EpisodeShape(n_way=2, n_shot=1, n_query=1))  # what the smallest episodes need
 
-    names = _EPISODE_SETTINGS if config.n_way is None else ("n_shot",)
+    names: tuple[str, ...] = ("n_shot",)
+    if config.n_way is None:
+        names = _EPISODE_SETTINGS
     if config.method.n_shot is None:
         names = tuple(name for name in names if name != "n_shot")
     if not set(auto) & set(names):
@@ -140,10 +143,11 @@ def _with_episodes(
             adapted, batch_size=shape.batch_size, images_per_class=shape.images_per_class
         )
     if config.method.n_shot is not None:
-        adapted = replace(adapted, method=replace(config.method, n_shot=shape.n_shot))  # type: ignore[type-var]
-    changes = []
-    for name in names:
-        changes.append((name, _episode_setting(config, name), _episode_setting(adapted, name)))
+        method = replace(config.method, n_shot=shape.n_shot)
+        adapted = replace(adapted, method=method)
+    changes = [
+        (name, _episode_setting(config, name), _episode_setting(adapted, name)) for name in names
+    ]
     return adapted, messages + changes_in_words(fact, changes)
 
 
@@ -154,7 +158,7 @@ def _episode_setting(config: TrainConfig, name: str) -> int | None:
 def _least_images(
     config: TrainConfig, by_class: ImagesByClass, auto: Collection[str]
 ) -> tuple[int, list[str]]:
-    """Return the least size of a class in training episodes that skips a few tiny ones, and a message."""
+    """Return the least size of a class that skips a few tiny ones, and a message."""
     wanted = config.images_per_class
     if config.n_query is not None:
         wanted = (config.method.n_shot or USUAL_SHOTS) + config.n_query
@@ -172,8 +176,9 @@ def _least_images(
 def _nearest_shape(
     config: TrainConfig, by_class: ImagesByClass, auto: Collection[str], n_ranks: int
 ) -> EpisodeShape | None:
-    """Return the episodes nearest to the settings of all that fit: by shots, then images per class, then ways.
+    """Return the episodes that fit and are nearest to the settings.
 
+    The nearest are those by shots, then by images per class, then with the most ways.
     They are no larger than the settings', nor, where the batch size is automatic and that is
     possible, than leaves an epoch several steps. Settings that are not automatic stay, and may ask
     for more than the data have; then the sampler raises an error that names the class.
@@ -203,7 +208,7 @@ def _nearest_shape(
 def _shapes_of_ways(
     n_way: int, n_query: int, by_class: ImagesByClass, n_ranks: int
 ) -> list[EpisodeShape]:
-    """Return the episodes of given ways and queries, for each number of shots that the classes allow."""
+    """Return episodes of given ways and queries, for each number of shots that fits."""
     most_shots = max(1, int(by_class.sizes.min()) - n_query)
     shapes = []
     for n_shot in range(1, most_shots + 1):
@@ -220,7 +225,10 @@ def _shapes_of_batch(
     batch_size: int,
     n_ranks: int,
 ) -> list[EpisodeShape]:
-    """Return the episodes of at most `batch_size` images: for each number of images per class, with the most ways."""
+    """Return episodes of at most `batch_size` images.
+
+    There is one for each number of images per class, with the most ways.
+    """
     numbers_of_images: Iterable[int] = (config.images_per_class,)
     if "images_per_class" in auto:
         most = min(int(by_class.sizes.min()), max(2, batch_size // 2))

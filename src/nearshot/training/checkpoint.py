@@ -1,4 +1,4 @@
-"""The state of a run, and checkpoints: all that an exact resume needs, in one file written atomically."""
+"""The state of a run, and checkpoints, from which it resumes exactly."""
 
 import io
 import zipfile
@@ -68,7 +68,7 @@ class RunState:
 
 
 def state_of(step: Step, sampler: Batches, state: RunState) -> dict[str, Any]:
-    """Return all that a run needs to resume: weights, optimiser, position, random states and log."""
+    """Return what a run needs to resume: weights, optimiser, position, random states and log."""
     device = step.generator.device
     return {
         "learner": step.learner.state_dict(),
@@ -132,8 +132,11 @@ def write_checkpoint(path: Path, state: dict[str, Any]) -> None:
 
 
 def read_checkpoint(path: Path) -> dict[str, Any]:
-    """Read a checkpoint. No code in the file is executed; a file that is not a checkpoint is refused."""
-    problem = f"{path} is not a checkpoint of a training run, or is damaged. Restore it, or start with --overwrite."
+    """Read a checkpoint, or refuse a file that is not one. No code in the file is executed."""
+    problem = (
+        f"{path} is not a checkpoint of a training run, or is damaged. Restore it, or overwrite "
+        "the run."
+    )
     try:
         with zipfile.ZipFile(path) as archive:
             damaged = archive.testzip()  # PyTorch does not look at the checksums
@@ -152,10 +155,12 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
 def check_same_training(
     state: Mapping[str, Any], config: TrainConfig, fingerprints: Mapping[str, str]
 ) -> None:
-    """Refuse a checkpoint, or a result, of another configuration or of other data, and name the difference."""
+    """Refuse a checkpoint, or a result, of other settings or data, and name the difference."""
     different = differences(TrainConfig.from_dict(state["config"]), config)
     if different:
-        changes = [f"{name} was {old!r} and is now {new!r}" for name, (old, new) in different.items()]
+        changes = [
+            f"{name} was {old!r} and is now {new!r}" for name, (old, new) in different.items()
+        ]
         raise InputError(f"The run has another configuration: {'; '.join(changes)}.")
     earlier_fingerprints = state["fingerprints"]
     for split in {**fingerprints, **earlier_fingerprints}:

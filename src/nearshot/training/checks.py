@@ -1,4 +1,4 @@
-"""Checks of single settings, for `__post_init__`. A message names the setting, what it must be, and what it was."""
+"""Checks of single settings, for `__post_init__`."""
 
 from collections.abc import Collection
 
@@ -7,7 +7,7 @@ from nearshot.errors import InputError, look_up
 
 
 def check_integer(name: str, value: object, *, at_least: int) -> None:
-    """Raise an error unless a value is an `int` of at least `at_least`; 12.0 and NumPy's integers are not."""
+    """Raise an error unless a value is a Python integer of at least `at_least`; 12.0 is not."""
     if not isinstance(value, int) or not is_integer(value) or value < at_least:
         raise InputError(f"{name} must be an integer of at least {at_least} (got {value!r}).")
 

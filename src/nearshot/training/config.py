@@ -47,14 +47,15 @@ USUAL_SHOTS = 5
 
 @dataclass(frozen=True)
 class TrainConfig:
-    """What to train, on what, and how. Two runs with equal settings and equal data are the same run."""
+    """What to train, on what, and how. Runs with equal settings and equal data are the same run."""
 
     dataset: str = "glyphs"
-    """A prepared dataset (see `nearshot data list`), or a folder of images. Glyphs need no download."""
+    """A prepared dataset (see `nearshot data list`), or a folder of images."""
     method: Method = field(default_factory=NCA)
     """The loss, with its settings: one of `METHODS`, or a `Method` of your own."""
     backbone: str = "resnet12"
-    """resnet12 (the paper's), resnet12-metaopt, conv4, conv4-32; resnet12- and conv4-32-dropblock; or timm:NAME."""
+    """resnet12 (the paper's), resnet12-metaopt, resnet12-dropblock, conv4, conv4-32,
+    conv4-32-dropblock; or timm:NAME."""
     init: Annotated[str | None, tyro.conf.arg(metavar="NAME|RUN|FILE|none")] = None
     """Start from a trained network: its name (efficientnet-lite0, resnet12-nca-cifar-fs, timm:NAME,
     or auto, the best that is installed), a run's folder or a weights file. It replaces `backbone`;
@@ -64,7 +65,8 @@ class TrainConfig:
     freeze: int = 0
     """With init: keep the weights of this many first stages, of four in most networks."""
     input_size: int | None = None
-    """The side of the images that the network sees; by default that of `init`, or else of the prepared images."""
+    """The side of the images that the network sees; by default that of `init`, or else of the
+    prepared images."""
     side: int | None = None
     """The side of the prepared images, where the dataset was prepared in several."""
     epochs: int = 120
@@ -81,9 +83,11 @@ class TrainConfig:
     batch_size: int = 512
     """Images in a batch, over all devices together."""
     images_per_class: int = 16
-    """Support and query images of each class in a training episode; n_way is then batch_size / images_per_class."""
+    """Support and query images of each class in a training episode; n_way is then batch_size /
+    images_per_class."""
     n_way: int | None = None
-    """Classes in a training episode, together with n_query; replaces batch_size and images_per_class."""
+    """Classes in a training episode, together with n_query; replaces batch_size and
+    images_per_class."""
     n_query: int | None = None
     """Query images of each class in a training episode, together with n_way."""
     least_images: int = 1
@@ -108,7 +112,7 @@ class TrainConfig:
     """Mix the images of a batch in pairs, with a share drawn from Beta(mixup, mixup), such as 1; 0
     does not. Needs batches that are not episodes."""
     mix_stages: bool = False
-    """With mixup: mix the images, or the output of one of the network's stages, drawn for each batch."""
+    """With mixup: mix the images, or the output of one of the network's stages, as drawn."""
     cutmix: float = 0.0
     """Put a box of another image into each, whose area has a share drawn from Beta(cutmix, cutmix);
     0 does not. With mixup as well, each batch gets one of the two."""
@@ -126,7 +130,8 @@ class TrainConfig:
     weight_decay: float = 5e-4
     """On all weights."""
     schedule: Schedule = "steps"
-    """steps: multiply the learning rate by `decay` at each milestone. cosine: anneal it to zero. constant: keep it."""
+    """steps: multiply the learning rate by `decay` at each milestone. cosine: anneal it to zero.
+    constant: keep it."""
     milestones: tuple[float, ...] = (0.7,)
     """For steps: when, as fractions of the run."""
     decay: float = 0.1
@@ -150,15 +155,17 @@ class TrainConfig:
     validation_n_way: int = 5
     """Classes in a validation episode."""
     validation_n_query: int = 15
-    """Query images of each class in a validation episode; fewer, with a log line, where classes have too few images."""
+    """Query images of each class in a validation episode; fewer, with a log line, where classes
+    have too few images."""
 
     precision: Precision = "auto"
-    """The precision of the network; auto is bfloat16 on a GPU and float32 elsewhere. Losses always use float32."""
+    """The precision of the network; auto is bfloat16 on a GPU and float32 elsewhere. Losses always
+    use float32."""
     micro_batch: int | None = None
     """Send this many images at once through the network, where a batch does not fit into memory.
     The loss still sees the whole batch; batch norm sees the parts."""
     sync_batch_norm: bool = False
-    """On several devices: batch norm over the whole batch instead of each device's share."""
+    """On several GPUs: batch norm over the whole batch instead of each GPU's share."""
 
     def __post_init__(self) -> None:
         self._check_method()
@@ -228,7 +235,8 @@ class TrainConfig:
             check_number("warm_up", self.warm_up, at_least=0, at_most=self.epochs)
         if not isinstance(self.milestones, tuple):
             raise InputError(
-                f"milestones must be a tuple of fractions, such as (0.7,) (got {self.milestones!r})."
+                "milestones must be a tuple of fractions, such as (0.7,) "
+                f"(got {self.milestones!r})."
             )
         for fraction in self.milestones:
             check_number("milestones", fraction, above=0, below=1)
@@ -282,7 +290,7 @@ class TrainConfig:
 
     @property
     def shape(self) -> EpisodeShape:
-        """The shape of the episodes, where batches are episodes; it only orders the images of a method without shots."""
+        """The shape of the episodes; it only orders the images of a method without shots."""
         n_shot = self.method.n_shot
         if self.n_way is not None and self.n_query is not None:
             return EpisodeShape(self.n_way, n_shot or USUAL_SHOTS, self.n_query)
@@ -302,7 +310,7 @@ class TrainConfig:
         return method_name(self.method)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the settings as JSON values; `method` is a dictionary of its name and its settings."""
+        """Return the settings as JSON values; `method` has its name and its settings."""
         values = dataclasses.asdict(self) | {"method": method_as_dict(self.method)}
         return dict(json.loads(json.dumps(values)))
 
@@ -352,19 +360,19 @@ def differences(first: TrainConfig, second: TrainConfig) -> dict[str, tuple[Any,
 
 
 def _flat(config: TrainConfig) -> dict[str, Any]:
-    """Return all settings in one dictionary: `method` is its name, and its settings follow the others."""
+    """Return all settings in one dictionary, where `method` is its name."""
     values = config.as_dict()
     augmentation = values.pop("augmentation")
     method = values["method"]
     values["method"] = method.pop("name")
     for name, value in augmentation.items():
         values[f"augmentation.{name}"] = value
-    return values | method
+    return {**values, **method}
 
 
 def _method_defaults(method: Method) -> dict[str, Any]:
-    defaults = {}
-    for item in dataclasses.fields(method):  # type: ignore[arg-type]
+    defaults: dict[str, Any] = {}
+    for item in dataclasses.fields(method):
         if item.default is not dataclasses.MISSING:
             defaults[item.name] = item.default
     return defaults

@@ -24,7 +24,7 @@ Value = TypeVar("Value")
 
 @contextmanager
 def stopping_lost_ranks(fabric: Fabric, folder: Path) -> Iterator[None]:
-    """Turn the error of a rank that waits for others in vain into one sentence, and end the ranks that it started."""
+    """Turn the error of a rank that waits in vain into one sentence; end the ranks it started."""
     try:
         yield
     except RuntimeError as error:
@@ -34,15 +34,16 @@ def stopping_lost_ranks(fabric: Fabric, folder: Path) -> Iterator[None]:
         for process in getattr(fabric.strategy.launcher, "procs", ()):
             process.kill()
         raise NearshotError(
-            f"Training stopped: a rank other than {fabric.global_rank} of {fabric.world_size} ended or did not answer. "
-            f"The checkpoint in {folder} is unharmed. Resume to continue from it."
+            f"Training stopped: a rank other than {fabric.global_rank} of {fabric.world_size} "
+            f"ended or did not answer. The checkpoint in {folder} is unharmed. Resume to continue "
+            "from it."
         ) from error
 
 
 def on_first_rank(fabric: Fabric, work: Callable[[], Value]) -> Value:
-    """Call a function on the first rank, and return its value on all. An error there is raised on all ranks.
+    """Call a function on the first rank, and return its value on all ranks.
 
-    Otherwise the other ranks would wait forever.
+    An error there is raised on all ranks. Otherwise the other ranks would wait forever.
     """
     answer: Value | NearshotError | OSError | None = None
     if fabric.is_global_zero:
@@ -67,7 +68,7 @@ def any_rank(fabric: Fabric, value: bool) -> bool:
 
 
 def gather_batch(share: Tensor) -> Tensor:
-    """Return the whole batch, (n_ranks · image, …), of which each rank has an equal share, in the order of the ranks.
+    """Return the whole batch, (n_ranks · image, …), of which each rank has an equal share.
 
     Every rank then computes the same loss of the whole batch. The gradient of a rank's share is
     multiplied by the number of ranks, since DDP averages the gradients of the weights and their sum

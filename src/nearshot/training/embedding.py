@@ -23,7 +23,9 @@ def embed_images(
     n_views: int = 1,
     progress: bool | None = False,
 ) -> Tensor:
-    """Embed all images of a feed: their centre, at the backbone's input size. Returns (image, dim) float32.
+    """Embed the centre of all images of a feed, at the backbone's input size.
+
+    Returns (image, dim) float32.
 
     Args:
         backbone: in evaluation mode, on the device.

@@ -38,19 +38,22 @@ class Hardware:
     nodes: int = 1
     """Machines. Start the same command on each with torchrun."""
     residence: Residence | None = None
-    """Where the images live: on the device, in the host's memory, or on disk, read ahead. By default by size."""
+    """Where the images live: on the device, in the host's memory, or on disk, read ahead. By
+    default by size."""
     fuse: bool | None = None
     """Compute batch norm, shortcut and activation in one Triton kernel. By default on a GPU for
     networks that support it (resnet12 and conv4) and are not compiled."""
     compile: bool | None = None
-    """Compile the network. By default on a GPU where it is not fused, for runs long enough to win the time back."""
+    """Compile the network. By default on a GPU where it is not fused, for runs long enough to win
+    the time back."""
     graph: bool | None = None
-    """Replay a step as a CUDA graph. By default on a single GPU, except for a method of your own and
-    for micro-batches: a graph repeats what the device did, not what Python decided."""
+    """Replay a step as a CUDA graph. By default on a single GPU, except for a method of your own
+    and for micro-batches: a graph repeats what the device did, not what Python decided."""
     timeout_minutes: float = 10.0
     """Minutes that the processes of a run wait for each other, before it stops with an error."""
     channels_last: bool = True
-    """Store images and weights with the channels last: faster on a GPU, and up to three times faster on a CPU."""
+    """Store images and weights with the channels last: faster on a GPU, and up to three times
+    faster on a CPU."""
 
     def fabric(self, config: TrainConfig) -> Fabric:
         """Return Fabric for this hardware and a configuration's precision."""
@@ -102,7 +105,7 @@ class Hardware:
         n_ranks: int,
         n_steps: int,
     ) -> Hardware:
-        """Return the hardware with fuse, compile and graph decided; requests that are impossible are refused.
+        """Return the hardware with fuse, compile and graph decided, or refuse what is impossible.
 
         `n_ranks` processes train together; `n_steps`, the length of the run, decides whether
         compiling pays.

@@ -1,4 +1,4 @@
-"""The network that is trained, with its heads, the moving average of its weights, and its teacher."""
+"""The network that is trained, the moving average of its weights, and its teacher."""
 
 import copy
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ N_TURNS = 4  # quarters of a full turn
 
 
 class Embedded(NamedTuple):
-    """The output of a `Learner`: embeddings for the loss, and the logits of the linear heads that there are."""
+    """The output of a `Learner`."""
 
     embeddings: Tensor
     logits: Tensor | None = None  # of the training classes
@@ -28,7 +28,7 @@ class Embedded(NamedTuple):
 
 
 class Learner(nn.Module):
-    """What embeds images in training: a backbone, with a projection and linear heads that evaluation does not need.
+    """What embeds images in training: a backbone, with layers that evaluation does not need.
 
     Attributes:
         loss_modules: the method's other modules, which its loss calls.
@@ -53,11 +53,12 @@ class Learner(nn.Module):
         self.loss_modules = modules
 
     def train(self, mode: bool = True) -> Self:
-        """Switch to training or evaluation; batch norm keeps the statistics of a network that was trained before."""
+        """Switch to training or evaluation; an initial network keeps batch norm's statistics."""
         super().train(mode)
-        for module in self.backbone.modules() if self.is_pretrained else ():
-            if isinstance(module, _BatchNorm):
-                module.eval()
+        if self.is_pretrained:
+            for module in self.backbone.modules():
+                if isinstance(module, _BatchNorm):
+                    module.eval()
         return self
 
     def forward(self, images: Tensor) -> Embedded:
@@ -65,18 +66,19 @@ class Learner(nn.Module):
         embeddings = self.backbone(images)
         logits = None if self.head is None else self.head(embeddings)
         turns = None if self.turn_head is None else self.turn_head(embeddings)
-        return Embedded(
-            embeddings if self.projection is None else self.projection(embeddings), logits, turns
-        )
+        if self.projection is not None:
+            embeddings = self.projection(embeddings)
+        return Embedded(embeddings, logits, turns)
 
 
 def freeze_stages(backbone: Backbone, n_stages: int) -> None:
-    """Freeze the first stages, at least one: all weights that the output of the last of them depends on."""
+    """Freeze the first stages, at least one: all weights that the last of them depends on."""
     side = backbone.spec.input_size
     outputs = backbone.stages(torch.zeros(1, 3, side, side))
     if n_stages >= len(outputs):
         raise InputError(
-            f"freeze must be under {len(outputs)}, the stages of {backbone.spec.name}, not {n_stages}."
+            f"freeze must be under {len(outputs)}, the stages of {backbone.spec.name} "
+            f"(got {n_stages})."
         )
     weights = list(backbone.parameters())
     gradients = torch.autograd.grad(outputs[n_stages - 1].sum(), weights, allow_unused=True)
@@ -85,12 +87,12 @@ def freeze_stages(backbone: Backbone, n_stages: int) -> None:
 
 
 class WeightAverage(nn.Module):
-    """The average of a learner's weights over the steps of a run: its modules once more, in evaluation mode.
+    """The average of a learner's weights over the steps: its modules again, in evaluation mode.
 
-    After step t, average ← average + w · (weights − average), with w = max(1 − decay, 9 / (9 + t)):
-    the first step weighs 0.9, so that short runs keep nothing of the initial weights. Batch norm's
-    running statistics are averaged too, as timm and TensorFlow do: they then belong to the weights
-    of the same steps.
+    After step t, average ← average + w · (weights − average), with w = max(1 − decay,
+    9 / (9 + t)): the first step weighs 0.9, so that short runs keep nothing of the initial weights.
+    Batch norm's running statistics are averaged too, as timm and TensorFlow do: they then belong to
+    the weights of the same steps.
 
     Nothing here waits for the device, so that a step can be captured in a graph. That is why this
     is not PyTorch's `AveragedModel`, which counts on the host.
@@ -112,11 +114,13 @@ class WeightAverage(nn.Module):
         """Take a step's weights into the average."""
         self.n_steps += 1
         weight = (9 / (9 + self.n_steps)).clamp_(min=1 - self.decay)
-        own, current = self.state_dict(), learner.state_dict()
-        names = [
-            name for name, value in current.items() if value.is_floating_point()
-        ]  # no counts of batches
-        averages, weights = [own[name] for name in names], [current[name] for name in names]
+        own = self.state_dict()
+        averages = []
+        weights = []
+        for name, value in learner.state_dict().items():
+            if value.is_floating_point():  # no counts of batches
+                averages.append(own[name])
+                weights.append(value)
         change = cast(list[Tensor], torch._foreach_sub(weights, averages))
         torch._foreach_mul_(change, weight)
         torch._foreach_add_(averages, change)
@@ -143,14 +147,12 @@ class Teacher(nn.Module):
         if self.gives_logits:
             trained_on = classes_of_network(str(config.teacher))
             known = () if trained_on is None else trained_on.class_names[: len(class_names)]
-            if (
-                self.last is None
-                or self.last.out_features != len(class_names)
-                or known != tuple(class_names)
-            ):
+            fits = self.last is not None and self.last.out_features == len(class_names)
+            if not fits or known != tuple(class_names):
                 raise InputError(
-                    f"The teacher {config.teacher} must have a linear head for the {len(class_names)} training "
-                    "classes. Train it with simpleshot, or with nca and cross_entropy_weight, on the same data."
+                    f"The teacher {config.teacher} must have a linear head for the "
+                    f"{len(class_names)} training classes. Train it with simpleshot, or with nca "
+                    "and cross_entropy_weight, on the same data."
                 )
         self.eval().requires_grad_(False)
 

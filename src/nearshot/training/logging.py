@@ -1,4 +1,4 @@
-"""The log of a run: lines on the terminal, JSON lines in its folder, TensorBoard and Weights & Biases."""
+"""The log of a run: on the terminal, in its folder, in TensorBoard and Weights & Biases."""
 
 import hashlib
 import json
@@ -23,7 +23,9 @@ NO_CURVES = ("epoch", "time", "first", "since_start", "validation")
 
 
 class RunLog:
-    """Writes and shows one line per epoch. The files of a resumed run first shrink to the epochs of its checkpoint.
+    """Writes and shows one line per epoch.
+
+    The files of a resumed run first shrink to the epochs of its checkpoint.
 
     Only the first of several ranks `writes` files. `progress` None shows a bar on a terminal and
     plain lines elsewhere; `wandb_project` is a Weights & Biases project to log to as well; `called`
@@ -58,7 +60,8 @@ class RunLog:
             _write_lines(folder.metrics, state.history)
             _write_lines(folder.timing, _timings(folder, n_done))
             with suppress(ImportError):
-                from torch.utils.tensorboard import SummaryWriter  # noqa: PLC0415 (takes a second to import)
+                # It takes a second to import.
+                from torch.utils.tensorboard import SummaryWriter  # noqa: PLC0415
 
                 # Curves of a resumed run end before its first epoch.
                 self.events = SummaryWriter(str(folder.path), purge_step=n_done + 1)
@@ -139,21 +142,24 @@ class RunLog:
         self.bar.update(self.task, description=f"epoch {following}/{self.n_epochs}, {speed}")
         measured = self.described(record.get("validation", {}))
         unpaired = record.get("anchors_without_positive", 0)
-        self.say(
-            f"epoch {record['epoch']}/{self.n_epochs}: {speed}, {_duration(self._seconds_left())} left"
-            + (f", {unpaired:.1f} anchors per batch without a positive" if unpaired else "")
-            + (f"; {measured}" if measured else "")
-        )
+        line = f"epoch {record['epoch']}/{self.n_epochs}: {speed}"
+        line += f", {_duration(self._seconds_left())} left"
+        if unpaired:
+            line += f", {unpaired:.1f} anchors per batch without a positive"
+        if measured:
+            line += f"; {measured}"
+        self.say(line)
 
     def warn_if_slow(self) -> None:
         """Say how long the run is going to take, if it is long."""
         if self._seconds_left() > SLOW:
             self.say(
-                f"At this speed the run takes {_duration(self._seconds_left())}. A GPU is much faster."
+                f"At this speed the run takes {_duration(self._seconds_left())}. A GPU is much "
+                "faster."
             )
 
     def _seconds_left(self) -> float:
-        """Return the time of the remaining steps at the speed so far, with validation and everything else."""
+        """Return the time of the remaining steps at the speed so far, with everything included."""
         n_taken = max(1, self.state.step - self.first_step)
         return (time.perf_counter() - self.started) / n_taken * (self.n_steps - self.state.step)
 
@@ -163,7 +169,7 @@ class RunLog:
             self.bar.console.print(message)
 
     def described(self, validation: dict[str, float]) -> str:
-        """Return validation accuracies as text, with the accuracy of guessing; empty if there are none."""
+        """Return validation accuracies as text, with that of guessing; empty if there are none."""
         accuracies = ", ".join(f"{name} {value:.2f} %" for name, value in validation.items())
         return f"validation {accuracies} (chance {self.chance:.4g} %)" if accuracies else ""
 

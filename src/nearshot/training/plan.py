@@ -1,4 +1,4 @@
-"""The plan of a run: everything that is decided before its first step. `train` executes it, and a dry run prints it."""
+"""The plan of a run: what is decided before its first step. A dry run prints it."""
 
 import hashlib
 import math
@@ -94,7 +94,7 @@ def plan_run(
     auto: Collection[str] = (),
     allow_few_images: bool = False,
 ) -> RunPlan:
-    """Return the plan of a run, or raise an error for settings that do not fit the data. Nothing is changed.
+    """Return the plan of a run, or refuse settings that do not fit the data. Nothing is changed.
 
     Args:
         config: as `resolve_run` returns it.
@@ -139,7 +139,7 @@ def resolve_run(
     auto: Collection[str] = (),
     resume: bool = False,
 ) -> tuple[TrainConfig, RunFolder, Collection[str]]:
-    """Return a run's settings and folder, before its data are opened, and the settings that may still adapt.
+    """Return a run's settings, its folder, and the names of settings that may still adapt.
 
     Paths become absolute, `init` brings its backbone and input size, and automatic settings of a
     run that is resumed are those that it has decided.
@@ -185,13 +185,13 @@ def _with_automatic_settings(
         if name != "n_shot":
             config = replace(config, **{name: getattr(begun, name)})
         elif config.method.n_shot is not None and begun.method.n_shot is not None:
-            method = replace(config.method, n_shot=begun.method.n_shot)  # type: ignore[type-var]
+            method = replace(config.method, n_shot=begun.method.n_shot)
             config = replace(config, method=method)
     return config
 
 
 def open_splits(config: TrainConfig, data_dir: str | Path | None) -> dict[str, Store]:
-    """Open the training split, and the validation split if there is one; prepare what is not prepared."""
+    """Open the training split, and the validation split if there is one; prepare them if needed."""
     side = config.side
     name = prepared_name(config.dataset, data_dir)
     if side is None and config.init is not None and not find_splits(name, data_dir):
@@ -273,7 +273,10 @@ def _validation_queries(config: TrainConfig, store: Store | None) -> tuple[int, 
 def _training_classes(
     config: TrainConfig, stores: Mapping[str, Store]
 ) -> tuple[TrainingClasses, list[str]]:
-    """Return the classes that the network will have seen, and messages; refuse validation classes among them."""
+    """Return the classes that the network will have seen, and messages.
+
+    Validation classes among them are refused.
+    """
     training = stores["train"]
     classes = TrainingClasses(training.dataset, training.class_names)
     messages = []

@@ -1,4 +1,6 @@
-"""The paper's settings by dataset and method, and settings for 84×84 files of miniImageNet, Omniglot and glyphs.
+"""Named settings: the paper's, by dataset and method, and some for other data.
+
+Others are for 84×84 files of miniImageNet, for Omniglot and for glyphs.
 
 The paper's settings are those of its comparison table, as the published experiments ran them;
 `docs/presets.md` lists where they differ from the text.
@@ -102,7 +104,7 @@ def for_small_files(config: TrainConfig) -> TrainConfig:
 
 
 def snell_episodes(config: TrainConfig) -> TrainConfig:
-    """Return settings with the episodes of Snell et al.: 20-way, 5-shot, 15 queries; one model for 1 and 5 shots."""
+    """Return settings with Snell et al.'s episodes: 20-way, 5-shot, 15 queries."""
     return replace(config, n_way=20, n_query=15, steps_per_epoch=config.steps_per_epoch or 75)
 
 
@@ -148,12 +150,13 @@ def _all() -> dict[str, TrainConfig]:
 
 
 PRESETS: Mapping[str, TrainConfig] = MappingProxyType(_all())
-"""Settings by dataset and method, such as "cifar-fs-nca"; change some with `dataclasses.replace`."""
+"""Settings by name, such as "cifar-fs-nca"; change some with `dataclasses.replace`."""
 
 
 def closest_preset(config: TrainConfig) -> tuple[str, dict[str, tuple[Any, Any]]]:
-    """Return the preset that a configuration differs least from, and how: {setting: (the preset's, its own)}.
+    """Return the preset that a configuration differs least from, and how.
 
+    The differences are {setting: (the preset's, its own)}.
     Only presets of the same dataset count; where there is none, the default settings do.
 
     >>> closest_preset(replace(PRESETS["cifar-fs-nca"], seed=3))

@@ -35,12 +35,10 @@ from nearshot.training.presets import PHOTOS, closest_preset
 
 __all__ = ["RunFolder", "best_epoch", "describe_environment", "folder_name", "run_name"]
 
-Best = dict[
-    str, dict[str, Any]
-]  # by "5-shot centroid" and the like: the best epoch and its accuracy
+# By "5-shot centroid" and the like: the best epoch and its accuracy.
+Best = dict[str, dict[str, Any]]
 CLASSES = "training_classes.json"
 NOTE = "training_classes"  # the key in the metadata of weights
-_IN_PYTHON = "(in Python, resume=True or overwrite=True)"
 
 
 def run_name(config: TrainConfig) -> str:
@@ -50,37 +48,40 @@ def run_name(config: TrainConfig) -> str:
     'default,seed=3'
     """
     preset, different = closest_preset(config)
-    own = {
-        name: dataset_name(str(value)) if name == "dataset" else value
-        for name, (_, value) in different.items()
-    }
-    name = ",".join([preset, *(f"{key}={_short(value)}" for key, value in own.items())])
-    return re.sub(r"[^\w.,=+-]", "-", name)
+    parts = [preset]
+    for name, (_, value) in different.items():
+        shown = dataset_name(str(value)) if name == "dataset" else _short(value)
+        parts.append(f"{name}={shown}")
+    return re.sub(r"[^\w.,=+-]", "-", ",".join(parts))
 
 
 def folder_name(config: TrainConfig) -> str:
-    """Return a short name for a run's folder: the preset, or the dataset and the method; then seed and other changes.
+    """Return a short name for a run's folder.
+
+    It is the preset, or the dataset and the method; then the seed, and a hash of other changes.
 
     >>> from dataclasses import replace
-    >>> folder_name(replace(PHOTOS, dataset="./birds", seed=3)), folder_name(replace(PHOTOS, dataset="birds", epochs=9))
-    ('birds-nca-seed3', 'birds-nca-f62f')
+    >>> folder_name(replace(PHOTOS, dataset="./birds", seed=3))
+    'birds-nca-seed3'
+    >>> folder_name(replace(PHOTOS, dataset="birds", epochs=9))
+    'birds-nca-f62f'
     """
     preset, different = closest_preset(config)
     if config.dataset not in SOURCES:
         different = differences(PHOTOS, config)
-    others = {
-        name: own
-        for name, (_, own) in different.items()
-        if name not in ("dataset", "method", "seed")
-    }
     if preset == "default" or "method" in different:
         preset = f"{dataset_name(config.dataset)}-{config.method_name}"
-    parts = [preset, *([f"seed{config.seed}"] if config.seed else [])]
-    parts += (
-        [hashlib.sha256(json.dumps(others, sort_keys=True).encode()).hexdigest()[:4]]
-        if others
-        else []
-    )
+    parts = [preset]
+    if config.seed:
+        parts.append(f"seed{config.seed}")
+    others = {
+        name: value
+        for name, (_, value) in different.items()
+        if name not in ("dataset", "method", "seed")
+    }
+    if others:
+        content = json.dumps(others, sort_keys=True).encode()
+        parts.append(hashlib.sha256(content).hexdigest()[:4])
     return re.sub(r"[^\w.+-]", "-", "-".join(parts))
 
 
@@ -101,10 +102,10 @@ class RunFolder:
 
     def keep_weights(self, epochs: set[int]) -> None:
         """Remove the weights of all other epochs."""
-        for file in set(self.weights.glob("epoch-*.safetensors")) - set(
-            map(self.weights_of, epochs)
-        ):
-            file.unlink()
+        kept = {self.weights_of(epoch) for epoch in epochs}
+        for file in self.weights.glob("epoch-*.safetensors"):
+            if file not in kept:
+                file.unlink()
 
     @property
     def is_finished(self) -> bool:
@@ -128,12 +129,16 @@ class RunFolder:
         return dict(self.read("result.json")["best"])
 
     def best_weights(self, n_shot: int, classifier: str, best: Best | None = None) -> Path:
-        """Return the weights of the best epoch for these, by default of a finished run; of the last, if there is none.
+        """Return the weights of the best epoch for these; of the last epoch, if there is none.
 
-        `best` are the best epochs so far of an unfinished run.
+        `best` are the best epochs so far of an unfinished run; by default, the run is finished.
         """
-        epoch = best_epoch(self.read_best() if best is None else best, n_shot, classifier)
-        return self.weights_of(self.read_config().epochs if epoch is None else epoch)
+        if best is None:
+            best = self.read_best()
+        epoch = best_epoch(best, n_shot, classifier)
+        if epoch is None:
+            epoch = self.read_config().epochs
+        return self.weights_of(epoch)
 
     def read_config(self) -> TrainConfig:
         """Return the run's configuration."""
@@ -146,43 +151,51 @@ class RunFolder:
     def start(self, *, resume: bool, overwrite: bool) -> bool:
         """Make and lock the folder; return whether there is a checkpoint to resume from."""
         if resume and overwrite:
-            raise InputError(f"Use either --resume or --overwrite, not both {_IN_PYTHON}.")
+            raise InputError("Use either resume or overwrite, not both.")
         self.weights.mkdir(parents=True, exist_ok=True)
         if not self._lock.acquire():
             raise InputError(
-                f"Another process is training in {self.path}. Wait for it, or choose another folder."
+                f"Another process is training in {self.path}. Wait for it, or choose another "
+                "folder."
             )
-        for unfinished in [*self.path.glob(".*.partial"), *self.weights.glob(".*.partial")]:
-            unfinished.unlink()  # of a process that was killed while it wrote
-        if overwrite:  # removes the files of a run, and no others
-            files = [
-                self.path / name
-                for name in ("config.json", "environment.json", CLASSES, "result.json")
-            ]
-            files += [
-                self.metrics,
-                self.timing,
-                self.checkpoint,
-                *self.path.glob("events.out.tfevents.*"),
-            ]
-            files += [
-                *self.weights.glob("epoch-*.safetensors"),
-                *(self.path / "evaluations").glob("*.json"),
-            ]
-            for file in files:
-                file.unlink(missing_ok=True)
-        there = self.checkpoint.is_file()
-        if (there and resume) or not (there or self.is_finished):
-            return there
+        # Of a process that was killed while it wrote.
+        for partial in [*self.path.glob(".*.partial"), *self.weights.glob(".*.partial")]:
+            partial.unlink()
+        if overwrite:
+            self._remove_files()
+        has_checkpoint = self.checkpoint.is_file()
+        if has_checkpoint and resume:
+            return True
+        if not has_checkpoint and not self.is_finished:
+            return False
         self.release()
-        if there:
-            problem = f"There is a run in {self.path} already. Continue it with --resume, or replace it: --overwrite"
-        else:
-            problem = (
-                f"The run in {self.path} is finished, and its checkpoint is missing, so it cannot be resumed. Measure "
-                f"it with nearshot evaluate {quote(str(self.path))}, or start again with --overwrite"
+        if has_checkpoint:
+            raise InputError(
+                f"There is a run in {self.path} already. Continue it with resume, or replace it "
+                "with overwrite."
             )
-        raise InputError(f"{problem} {_IN_PYTHON}.")
+        raise InputError(
+            f"The run in {self.path} is finished, and its checkpoint is missing, so it cannot be "
+            f"resumed. Measure it with nearshot evaluate {quote(str(self.path))}, or start again "
+            "with overwrite."
+        )
+
+    def _remove_files(self) -> None:
+        """Remove the files of a run, and no others."""
+        files = [
+            self.path / "config.json",
+            self.path / "environment.json",
+            self.path / CLASSES,
+            self.path / "result.json",
+            self.metrics,
+            self.timing,
+            self.checkpoint,
+            *self.path.glob("events.out.tfevents.*"),
+            *self.weights.glob("epoch-*.safetensors"),
+            *(self.path / "evaluations").glob("*.json"),
+        ]
+        for file in files:
+            file.unlink(missing_ok=True)
 
     def release(self) -> None:
         """Release the lock."""
@@ -191,23 +204,26 @@ class RunFolder:
     def describe(
         self, config: TrainConfig, environment: dict[str, Any], classes: TrainingClasses
     ) -> None:
-        """Write the configuration, the classes and the environment; earlier environments are kept under "earlier"."""
-        before: list[Any] = []
+        """Write the configuration, the classes and the environment.
+
+        The environments of earlier processes of the run are kept under "earlier".
+        """
         if self.checkpoint.is_file() and (self.path / "environment.json").is_file():
             last = self.read("environment.json")
-            before = [*last.pop("earlier", []), last]
+            earlier = last.pop("earlier", [])
+            environment = environment | {"earlier": [*earlier, last]}
         self.write("config.json", config.as_dict())
         self.write(CLASSES, classes.as_dict())
-        self.write("environment.json", environment | ({"earlier": before} if before else {}))
+        self.write("environment.json", environment)
 
 
 def weights_of_run(name: str | Path) -> str | Path:
-    """Return the best weights for five shots if `name` is the folder of a run; a weights file or a name unchanged."""
+    """Return the best weights for five shots of a run's folder; other names unchanged."""
     return RunFolder(name).best_weights(5, "centroid") if Path(name).is_dir() else name
 
 
 def classes_of_network(network: str) -> TrainingClasses | None:
-    """Return the classes that a run or a weights file was trained on; None for a network that does not record them."""
+    """Return the classes that a run or a weights file was trained on; None if they are unknown."""
     if Path(network).is_dir():
         return RunFolder(network).read_trained_on()
     notes = read_notes(network)
@@ -215,39 +231,39 @@ def classes_of_network(network: str) -> TrainingClasses | None:
 
 
 def best_epoch(best: Best, n_shot: int, classifier: str) -> int | None:
-    """Return the epoch with the best validation accuracy for a number of shots and a classifier; None if none has.
+    """Return the epoch with the best validation accuracy for a number of shots and a classifier.
 
-    Shots that were not validated have the nearest ones' epoch; other classifiers have nearest
-    centroid's.
+    None if no epoch was validated. Shots that were not validated have the nearest ones' epoch;
+    other classifiers have nearest centroid's.
 
     >>> best_epoch({"1-shot centroid": {"epoch": 10}, "5-shot centroid": {"epoch": 20}}, 7, "knn")
     20
     """
-    validated = (
-        classifier if any(name.endswith(f"-shot {classifier}") for name in best) else "centroid"
-    )
-    epochs = {
-        int(name.split("-shot ")[0]): int(one["epoch"])
-        for name, one in best.items()
-        if name.endswith(f"-shot {validated}")
-    }
-    nearest = min(epochs, key=lambda other: (abs(other - n_shot), other), default=None)
+    has_classifier = any(name.endswith(f"-shot {classifier}") for name in best)
+    suffix = f"-shot {classifier if has_classifier else 'centroid'}"
+    epochs = {}
+    for name, accuracy in best.items():
+        if name.endswith(suffix):
+            epochs[int(name.removesuffix(suffix))] = int(accuracy["epoch"])
+    nearest = min(epochs, key=lambda validated: (abs(validated - n_shot), validated), default=None)
     return None if nearest is None else epochs[nearest]
 
 
 def describe_environment(device: torch.device) -> dict[str, Any]:
     """Return versions, hardware, command and the state of the code."""
-    packages = ("numpy", "pillow", "lightning-fabric")
+    # Without absolute paths, which may be private.
+    command = [Path(word).name if Path(word).is_absolute() else word for word in sys.argv]
     return {
         "nearshot": __version__,
         "python": platform.python_version(),
         "torch": torch.__version__,
-        **{name: metadata.version(name) for name in packages},
+        "numpy": metadata.version("numpy"),
+        "pillow": metadata.version("pillow"),
+        "lightning-fabric": metadata.version("lightning-fabric"),
         "system": platform.platform(),
         "device": _device_name(device),
         "threads": torch.get_num_threads(),
-        # Without absolute paths, which may be private.
-        "command": [Path(word).name if Path(word).is_absolute() else word for word in sys.argv],
+        "command": command,
         "code": state_of_code(),
     }
 
@@ -256,13 +272,12 @@ def _device_name(device: torch.device) -> str:
     """Return the model of a GPU or of the processor."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
-    described = Path("/proc/cpuinfo")
-    found = re.search(
-        r"^model name\s*: *(\S.*)",
-        described.read_text() if described.is_file() else "",
-        re.MULTILINE,
-    )
-    return found[1].strip() if found else platform.processor() or "CPU"
+    cpu_info = Path("/proc/cpuinfo")
+    if cpu_info.is_file():
+        model = re.search(r"^model name\s*: *(\S.*)", cpu_info.read_text(), re.MULTILINE)
+        if model is not None:
+            return model[1].strip()
+    return platform.processor() or "CPU"
 
 
 def _short(value: object) -> str:

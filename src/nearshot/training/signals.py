@@ -17,13 +17,16 @@ def handling(
     try:
         yield
     finally:
-        for number, one in before.items():
-            signal.signal(number, one)
+        for number, earlier_handler in before.items():
+            signal.signal(number, earlier_handler)
 
 
 @contextmanager
 def stop_signal() -> Iterator[Callable[[], bool]]:
-    """Yield a function that returns whether to stop; in a thread it never does. A second Ctrl-C interrupts at once."""
+    """Yield a function that returns whether to stop; in a thread it never does.
+
+    A second Ctrl-C interrupts at once.
+    """
     received: list[int] = []
 
     def note(number: int, frame: FrameType | None) -> None:

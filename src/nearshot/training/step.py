@@ -1,9 +1,12 @@
-"""One training step: augment, embed, compute the loss, back-propagate, update. Nothing in it waits for the device."""
+"""One training step: augment, embed, compute the loss, back-propagate, update.
+
+Nothing in it waits for the device.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -32,10 +35,10 @@ class Prepared(NamedTuple):
     """A batch as the network sees it."""
 
     images: Tensor  # (image, 3, height, width) of this rank, augmented and normalised
-    turns: Tensor | None = (
-        None  # (image,) of the whole batch: the quarters by which each image is turned
-    )
-    answers: Tensor | None = None  # of the teacher to this rank's images, before they are mixed
+    # (image,) of the whole batch: the quarters by which each image is turned.
+    turns: Tensor | None = None
+    # Of the teacher to this rank's images, before they are mixed.
+    answers: Tensor | None = None
 
 
 class Step:
@@ -65,18 +68,21 @@ class Step:
         self.learner = learner
         self.teacher = teacher
         self.loss_modules = nn.ModuleDict(learner.loss_modules).to(device)
-        for network in (learner, teacher) if teacher is not None else (learner,):
-            network.to(device).to(memory_format=hardware.memory_format)  # type: ignore[call-overload]
+        _place(learner, device, hardware)
+        if teacher is not None:
+            _place(teacher, device, hardware)
         if config.sync_batch_norm and fabric.world_size > 1:
             if device.type != "cuda":
                 raise InputError(f"sync_batch_norm needs GPUs (got {device.type}).")
             nn.SyncBatchNorm.convert_sync_batchnorm(learner)
         if hardware.fuse:
             fuse(learner.backbone)
-        self.average = WeightAverage(learner, config.ema_decay) if config.ema_decay else None
-        self.mixup = (
-            Mixup(config, learner.backbone, device) if config.mixup or config.cutmix else None
-        )
+        self.average: WeightAverage | None = None
+        if config.ema_decay:
+            self.average = WeightAverage(learner, config.ema_decay)
+        self.mixup: Mixup | None = None
+        if config.mixup or config.cutmix:
+            self.mixup = Mixup(config, learner.backbone, device)
         if hardware.compile:
             learner.compile()
         self.optimiser = self._new_optimiser()
@@ -85,19 +91,18 @@ class Step:
         self.generator = torch.Generator(device).manual_seed(config.seed)
 
     def _new_optimiser(self) -> torch.optim.Optimizer:
-        """Return the optimiser. On a GPU its learning rate is a tensor there, so that a graph reads what is set."""
-        config, device = self.config, self.fabric.device
+        """Return the optimiser. On a GPU its learning rate is a tensor, which a graph reads."""
+        config = self.config
+        device = self.fabric.device
         groups = self._parameter_groups()
-        cuda = device.type == "cuda"
-        rate = (
-            torch.tensor(config.learning_rate, dtype=torch.float32, device=device)
-            if cuda
-            else config.learning_rate
-        )
+        is_cuda = device.type == "cuda"
+        rate: float | Tensor = config.learning_rate
+        if is_cuda:
+            rate = torch.tensor(rate, dtype=torch.float32, device=device)
         if config.optimiser == "adam":
-            return torch.optim.Adam(groups, lr=rate, fused=cuda, capturable=cuda)
+            return torch.optim.Adam(groups, lr=rate, fused=is_cuda, capturable=is_cuda)
         return torch.optim.SGD(
-            groups, lr=rate, momentum=config.momentum, nesterov=config.nesterov, fused=cuda
+            groups, lr=rate, momentum=config.momentum, nesterov=config.nesterov, fused=is_cuda
         )
 
     def _parameter_groups(self) -> list[dict[str, Any]]:
@@ -106,7 +111,7 @@ class Step:
         No value of a scalar, such as a learnt temperature, is the natural one.
         """
         weights = [weight for weight in self.learner.parameters() if weight.requires_grad]
-        scalars = []
+        scalars: list[nn.Parameter] = []
         for weight in self.loss_modules.parameters():
             if weight.requires_grad:
                 (weights if weight.ndim else scalars).append(weight)
@@ -118,14 +123,17 @@ class Step:
         return groups
 
     def __call__(self, images: Tensor, labels: Tensor) -> Tensor:
-        """Take a step and return the loss: images (image, height, width, 3) uint8 of this rank, and labels of all."""
-        batch = self.prepare(images)
+        """Take a step and return the loss.
+
+        `images` (image, height, width, 3) uint8 are of this rank, and `labels` of all.
+        """
+        prepared = self.prepare(images)
         self.optimiser.zero_grad()
         if self.config.micro_batch is None:
-            loss = self.loss(self.network(batch.images), labels, batch)
+            loss = self.loss(self.network(prepared.images), labels, prepared)
             self.fabric.backward(loss)
         else:
-            loss = self._backward_in_parts(batch, labels, self.config.micro_batch)
+            loss = self._backward_in_parts(prepared, labels, self.config.micro_batch)
         self._fabric_optimiser.step()
         if self.average is not None:
             self.average.update(self.learner)
@@ -136,11 +144,16 @@ class Step:
 
         All ranks draw for the whole batch, and take their share.
         """
-        config, spec = self.config, self.learner.backbone.spec
-        rank, n_ranks = self.fabric.global_rank, self.fabric.world_size
-        size, share = spec.input_size, (rank, n_ranks)
+        config = self.config
+        spec = self.learner.backbone.spec
+        rank = self.fabric.global_rank
+        n_ranks = self.fabric.world_size
         inputs = augment(
-            images, config.augmentation, size=size, generator=self.generator, share=share
+            images,
+            config.augmentation,
+            size=spec.input_size,
+            generator=self.generator,
+            share=(rank, n_ranks),
         )
         inputs = normalise_images(inputs, *spec.normalisation)
         turns = None
@@ -207,40 +220,57 @@ class Step:
             else:
                 group["lr"] = rate
 
-    def _backward_in_parts(self, batch: Prepared, labels: Tensor, part_size: int) -> Tensor:
-        """Embed in parts, compute the loss of all, then embed each part again and back-propagate its gradient.
+    def _backward_in_parts(self, prepared: Prepared, labels: Tensor, part_size: int) -> Tensor:
+        """Embed in parts and compute the loss; then embed each part again and back-propagate.
 
         The memory never holds more than one part's activations. The first pass changes nothing:
         batch norm's statistics go to copies, and the second pass draws the same random numbers.
         """
-        parts = batch.images.split(part_size)
+        parts = prepared.images.split(part_size)
         buffers = {name: buffer.clone() for name, buffer in self.learner.named_buffers()}
-        random = torch.cuda if batch.images.is_cuda else torch
+        random = torch.cuda if prepared.images.is_cuda else torch
         random_state = random.get_rng_state()
         with torch.no_grad(), self.fabric.autocast():
             first_pass = [functional_call(self.learner, buffers, (part,)) for part in parts]
-        columns = zip(*first_pass, strict=True)
-        embedded = Embedded._make(
-            None if one[0] is None else torch.cat(one).requires_grad_() for one in columns
-        )
-        loss = self.loss(embedded, labels, batch)
+        embedded = _joined(first_pass)
+        loss = self.loss(embedded, labels, prepared)
         self.fabric.backward(loss)
-        gradients = [None if value is None else value.grad for value in embedded]
+        gradients = [None if output is None else output.grad for output in embedded]
+
         random.set_rng_state(random_state)
         for number, part in enumerate(parts):
             rows = slice(number * part_size, (number + 1) * part_size)
-            with self.fabric.no_backward_sync(self.network, enabled=number < len(parts) - 1):
-                products = [
-                    (value * gradient[rows]).sum()
-                    for value, gradient in zip(self.network(part), gradients, strict=True)
-                    if value is not None and gradient is not None
-                ]
+            is_last = number == len(parts) - 1
+            with self.fabric.no_backward_sync(self.network, enabled=not is_last):
+                products = []
+                for output, gradient in zip(self.network(part), gradients, strict=True):
+                    if output is not None and gradient is not None:
+                        products.append((output * gradient[rows]).sum())
                 self.fabric.backward(torch.stack(products).sum())
         return loss
 
 
+def _place(network: nn.Module, device: torch.device, hardware: Hardware) -> None:
+    """Move a network to its device, in the memory format of the hardware."""
+    network.to(device)
+    network.to(memory_format=hardware.memory_format)  # type: ignore[call-overload]
+
+
+def _joined(parts: Sequence[Embedded]) -> Embedded:
+    """Return the outputs of all parts as one, which requires a gradient."""
+    outputs: list[Tensor | None] = []
+    for output_of_parts in zip(*parts, strict=True):
+        if output_of_parts[0] is None:
+            outputs.append(None)
+        else:
+            outputs.append(torch.cat(output_of_parts).requires_grad_())
+    return Embedded._make(outputs)
+
+
 def learning_rate_factor(step: int, n_steps: int, config: TrainConfig) -> float:
-    """Return the factor of the learning rate at a step, counted from 0: the schedule, after a linear warm-up.
+    """Return the factor of the learning rate at a step, counted from 0.
+
+    It is the schedule's, after a linear warm-up.
 
     >>> config = TrainConfig(epochs=10, milestones=(0.7,), warm_up=2)
     >>> [learning_rate_factor(step, 10, config) for step in (0, 1, 6, 7, 9)]
@@ -262,12 +292,10 @@ def _changing_tensors(step: Step) -> dict[str, Tensor]:
     modules: dict[str, nn.Module] = {"learner": step.learner, "loss_modules": step.loss_modules}
     if step.average is not None:
         modules["average"] = step.average
-    tensors = {}
+    tensors: dict[str, Tensor] = {}
     for prefix, module in modules.items():
-        for name, parameter in module.named_parameters(prefix):
-            tensors[name] = parameter
-        for name, buffer in module.named_buffers(prefix):
-            tensors[name] = buffer
+        tensors.update(module.named_parameters(prefix))
+        tensors.update(module.named_buffers(prefix))
     for number, state in step.optimiser.state_dict()["state"].items():
         for name, value in state.items():
             if isinstance(value, Tensor):
@@ -281,10 +309,11 @@ def captured(step: Step, images: Tensor, labels: Tensor) -> Callable[[Tensor, Te
     The warm-up that recording needs leaves weights, statistics and random numbers unchanged.
     Returns a function like the step; its result is valid until the next call.
     """
-
     saved = {name: tensor.detach().clone() for name, tensor in _changing_tensors(step).items()}
-    generator_state, random_state = step.generator.get_state(), torch.cuda.get_rng_state()
-    static_images, static_labels = images.clone(), labels.clone()
+    generator_state = step.generator.get_state()
+    random_state = torch.cuda.get_rng_state()
+    static_images = images.clone()
+    static_labels = labels.clone()
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):

@@ -172,7 +172,10 @@ def _headline(plan: RunPlan, fabric: "Fabric") -> str:
 def _locked(
     run: RunFolder, fabric: "Fabric", *, resume: bool, overwrite: bool
 ) -> Iterator[bool]:
-    """Hold the lock of the run's folder, on the first rank; yield whether it has a checkpoint to resume from."""
+    """Hold the lock of the run's folder, on the first rank.
+
+    Yields whether the folder has a checkpoint to resume from.
+    """
     has_checkpoint = on_first_rank(fabric, lambda: run.start(resume=resume, overwrite=overwrite))
     try:
         yield has_checkpoint
@@ -182,7 +185,7 @@ def _locked(
 
 @contextmanager
 def _fastest_convolutions() -> Iterator[None]:
-    """Let cuDNN choose its fastest algorithms by trying them, which pays where batch sizes never change."""
+    """Let cuDNN try its algorithms and choose the fastest, since batch sizes never change."""
     before = torch.backends.cudnn.benchmark
     torch.backends.cudnn.benchmark = True
     try:
@@ -228,7 +231,8 @@ class Trainer:
         )
         n_local_ranks = 1
         if fabric.world_size > 1:
-            n_local_ranks = fabric.world_size // fabric.strategy.num_nodes  # type: ignore[attr-defined]
+            n_nodes: int = fabric.strategy.num_nodes  # type: ignore[attr-defined]
+            n_local_ranks = fabric.world_size // n_nodes
         training = plan.stores["train"]
         self.feed = ImageFeed(
             training.images,
@@ -250,7 +254,7 @@ class Trainer:
         self.saved_at = time.monotonic()
 
     def _new_embedder(self) -> Callable[[Tensor], Tensor] | None:
-        """Return the network that embeds images in batches of one size; None where any size is as fast."""
+        """Return the network that embeds images in one size of batch; None if any size will do."""
         hardware = self.step.hardware
         device = self.fabric.device
         if not hardware.compile and device.type != "cuda":
@@ -317,7 +321,7 @@ class Trainer:
         return self.result(finished=True)
 
     def warm_up(self) -> None:
-        """Embed an image, so that a network that compiles on first use does so before the first epoch is timed."""
+        """Embed an image, so that a network compiles before the first epoch is timed."""
         if self.fabric.is_global_zero and self.embedder is not None:
             self.step.learner.eval()
             self._embed(ImageFeed(self.plan.stores["train"].images[:1], self.fabric.device))
@@ -345,9 +349,9 @@ class Trainer:
             if n_taken == 2 and self.fabric.device.type == "cpu":
                 log.warn_if_slow()  # on a GPU, the steps are not finished yet
             is_last = number == len(rows)
-            if not is_last and number % stop_every == 0:
-                if any_rank(self.fabric, stop_requested()):
-                    return False
+            may_stop = not is_last and number % stop_every == 0
+            if may_stop and any_rank(self.fabric, stop_requested()):
+                return False
         return True
 
     def take_step(self, images: Tensor, labels: Tensor) -> Tensor:
@@ -386,14 +390,14 @@ class Trainer:
         return epoch % self.config.validate_every == 0 or epoch == self.config.epochs
 
     def validate(self, epoch: int) -> dict[str, float]:
-        """Return an epoch's accuracies on the validation split, which the first rank measures for all."""
+        """Return an epoch's validation accuracies, which the first rank measures for all."""
         self.step.learner.eval()
         means = on_first_rank(self.fabric, lambda: self._validate(epoch))
         self.step.learner.train()
         return means
 
     def _validate(self, epoch: int) -> dict[str, float]:
-        """Measure the backbone, record the best epochs so far, and write its weights if it is best by any measure."""
+        """Measure the backbone, record the best epochs, and write the weights of a best one."""
         features = self._embed(self.feed)
         centre = features.mean(0)  # of the training images; centres all others
         accuracies = self._validation_accuracies(centre)
@@ -411,7 +415,7 @@ class Trainer:
         return {name: accuracy.mean for name, accuracy in accuracies.items()}
 
     def _validation_accuracies(self, centre: Tensor) -> dict[str, Accuracy]:
-        """Return the accuracies on the validation split by "5-shot centroid" and the like; none without the split."""
+        """Return the validation accuracies by "5-shot centroid" and the like."""
         store = self.plan.stores.get("val")
         if store is None:
             return {}
@@ -465,7 +469,7 @@ class Trainer:
         return embed_images(self.saved.backbone, feed, network=self.embedder, bfloat16=bfloat16)
 
     def save(self) -> None:
-        """Write a checkpoint on the first rank, and then remove weights that are not among the best."""
+        """Write a checkpoint on the first rank, then remove weights that are not among the best."""
         self.saved_at = time.monotonic()
         if not self.fabric.is_global_zero:
             return
@@ -477,7 +481,7 @@ class Trainer:
         self.run.keep_weights({*self.state.best_epochs().values(), self.config.epochs})
 
     def result(self, *, finished: bool) -> TrainResult:
-        """Return the result, the same on all ranks; the first writes the result.json of a finished run."""
+        """Return the result, the same on all ranks; a finished run writes it into its folder."""
         state = self.state
         if finished and self.fabric.is_global_zero:
             content = {
@@ -524,22 +528,23 @@ class Trainer:
 
 
 def effective_dimensions(features: Tensor) -> float:
-    """Return how many dimensions features (image, dim) vary in: (Σ λ)² / Σ λ² of their covariance's eigenvalues.
+    """Return how many dimensions features (image, dim) vary in.
+
+    It is (Σ λ)² / Σ λ² of the eigenvalues of their covariance.
 
     >>> effective_dimensions(torch.tensor([[1.0, 0.0], [-1.0, 0.0], [0.0, 1.0], [0.0, -1.0]]))
     2.0
     """
     centred = features.double() - features.double().mean(0)
-    gram = (
-        centred.T @ centred if len(centred) > centred.shape[1] else centred @ centred.T
-    )  # has the same eigenvalues
+    # Both have the same eigenvalues.
+    gram = centred.T @ centred if len(centred) > centred.shape[1] else centred @ centred.T
     return float(gram.trace() ** 2 / gram.square().sum().clamp(min=torch.finfo(gram.dtype).tiny))
 
 
 def warnings_about(
     features: Tensor, accuracies: Collection[Accuracy], config: TrainConfig
 ) -> list[str]:
-    """Return a warning if the features of training images collapse, and if all validation accuracies are at chance."""
+    """Return warnings if the features of training images collapse, or validation is at chance."""
     options = ["lower learning_rate"]
     if config.optimiser != "adam":
         options.append("set optimiser to adam")

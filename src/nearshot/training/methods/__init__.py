@@ -1,4 +1,4 @@
-"""Training methods: one file each, with the method's settings, its loss, and what it trains beside the network.
+"""Training methods, one file each: its settings, its loss, and what it trains beside the network.
 
 To add one, write the formula in `nearshot.losses`, the settings here, and one line in `METHODS`.
 """
@@ -60,7 +60,10 @@ METHODS: Mapping[str, type[Method]] = MappingProxyType(
 
 @dataclass(frozen=True)
 class UnknownMethod(Method):
-    """A method of a stored run whose class cannot be imported here. The run can be listed and measured, not resumed."""
+    """A method of a stored run whose class cannot be imported here.
+
+    The run can be listed and measured, not resumed.
+    """
 
     title: ClassVar[str] = "unknown method"
 
@@ -116,9 +119,9 @@ def change_method(method: Method, kind: type[Method]) -> Method:
     >>> change_method(NCA(temperature=0.5, keep_positives=0.1), PrototypicalNetworks).temperature
     0.5
     """
-    names = {item.name for item in dataclasses.fields(kind)}  # type: ignore[arg-type]
+    names = {item.name for item in dataclasses.fields(kind)}
     settings = {}
-    for item in dataclasses.fields(method):  # type: ignore[arg-type]
+    for item in dataclasses.fields(method):
         if item.name in names:
             settings[item.name] = getattr(method, item.name)
     return kind(**settings)
@@ -133,7 +136,7 @@ def method_as_dict(method: Method) -> dict[str, Any]:
     """Return the name of a method and its settings, for JSON."""
     if isinstance(method, UnknownMethod):
         return {"name": method.name, **method.settings}
-    settings = {item.name: getattr(method, item.name) for item in dataclasses.fields(method)}  # type: ignore[arg-type]
+    settings = {item.name: getattr(method, item.name) for item in dataclasses.fields(method)}
     return {"name": method_name(method), **settings}
 
 
@@ -149,7 +152,7 @@ def method_from_dict(values: Mapping[str, Any]) -> Method:
         if ":" not in name:
             raise
         return UnknownMethod(name, settings)
-    unknown = settings.keys() - {item.name for item in dataclasses.fields(kind)}  # type: ignore[arg-type]
+    unknown = settings.keys() - {item.name for item in dataclasses.fields(kind)}
     if unknown:
         raise InputError(f"The method {name} has no setting {min(unknown)!r}.")
     # JSON has no tuples.

@@ -1,4 +1,4 @@
-"""What Prototypical Networks, Matching Networks and row 7 of Figure 4 have in common: settings, loss and pairs."""
+"""What Prototypical and Matching Networks and row 7 of Figure 4 have in common."""
 
 import functools
 from collections.abc import Mapping
@@ -41,7 +41,7 @@ class EpisodicMethod(Method):
     anchors that are far from everything. The paper's presets have 1e-10; with a warm-up it is not
     needed."""
     projection: int | None = None
-    """Put a linear layer of this many dimensions between the network and the loss, in training only."""
+    """Train with a linear layer of this many dimensions between the network and the loss."""
 
     def __post_init__(self) -> None:
         check_integer("n_shot", self.n_shot, at_least=1)

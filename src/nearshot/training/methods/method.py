@@ -2,8 +2,8 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import ClassVar, NamedTuple
+from dataclasses import Field, dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -62,7 +62,7 @@ class Batch:
 
 
 class PairsInBatch(NamedTuple):
-    """The images of a batch without another image of their class, and the pairs that a loss uses."""
+    """How many images of a batch are alone in their class, and the pairs that a loss uses."""
 
     anchors_without_positive: float
     positive_pairs: float
@@ -72,14 +72,14 @@ class PairsInBatch(NamedTuple):
 class Method:
     """Base class of training methods: a frozen dataclass of settings, with a loss.
 
-    To write one, subclass it as a frozen dataclass, give each setting a default and a docstring, and
-    define `loss`. `TrainConfig(method=...)` takes an instance, and `nearshot train --method
+    To write one, subclass it as a frozen dataclass, give each setting a default and a docstring,
+    and define `loss`. `TrainConfig(method=...)` takes an instance, and `nearshot train --method
     module:Class` offers its settings as options. They identify a run, with the name of the class.
 
     Attributes:
         title: its name in tables and logs.
         classifier: the classifier that it is reported with.
-        needs_episodes: whether its batches must be episodes; otherwise they are shuffled by default.
+        needs_episodes: whether its batches must be episodes; others are shuffled by default.
         n_shot: support images of each class in an episode; None for a method that does not split
             its batches.
 
@@ -89,6 +89,9 @@ class Method:
     ...
     ...     def loss(self, batch: Batch) -> Tensor: ...
     """
+
+    if TYPE_CHECKING:  # subclasses are dataclasses, which `dataclasses.replace` takes
+        __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
 
     title: ClassVar[str] = ""
     classifier: ClassVar[ClassifierName] = "centroid"
@@ -111,7 +114,7 @@ class Method:
         return {}
 
     def pairs(self, labels: Tensor, shape: EpisodeShape | None) -> PairsInBatch | None:
-        """Return the pairs of a batch of labels (image,), for the log; None if images are not compared.
+        """Return the pairs of a batch of labels (image,), for the log; None without pairs.
 
         `shape` is that of the episode, where batches are episodes.
         """

@@ -40,9 +40,9 @@ class NCA(Method):
     cross_entropy_weight: float = 0.0
     """The weight of an added cross-entropy loss; 1 is SimpleShot."""
     label_smoothing: float = 0.0
-    """Of the cross-entropy: how much of each target is spread evenly over all classes, such as 0.1."""
+    """Of the cross-entropy: how much of each target is spread evenly over all classes."""
     projection: int | None = None
-    """Put a linear layer of this many dimensions between the network and the loss, in training only."""
+    """Train with a linear layer of this many dimensions between the network and the loss."""
 
     def __post_init__(self) -> None:
         check_number("temperature", self.temperature, above=0)

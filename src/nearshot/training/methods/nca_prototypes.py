@@ -8,7 +8,7 @@ from nearshot.training.methods.episodic import EpisodicMethod
 
 @dataclass(frozen=True)
 class NCAWithPrototypes(EpisodicMethod):
-    """NCA on the query images and the mean support embeddings of the classes together (row 7 of Figure 4)."""
+    """NCA on the query images and the classes' mean support embeddings (row 7 of Figure 4)."""
 
     title: ClassVar[str] = "NCA with prototypes"
     prototypes: ClassVar[bool] = True

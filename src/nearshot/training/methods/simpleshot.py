@@ -6,6 +6,7 @@ from typing import ClassVar
 
 from torch import Tensor, nn
 
+from nearshot.errors import InputError
 from nearshot.losses import cross_entropy_loss
 from nearshot.models import LinearHead
 from nearshot.training.checks import check_number
@@ -30,7 +31,6 @@ class SimpleShot(Method):
 
     def loss(self, batch: Batch) -> Tensor:
         """Return `cross_entropy_loss`."""
-        assert batch.logits is not None
-        return cross_entropy_loss(
-            batch.logits, batch.labels, label_smoothing=self.label_smoothing
-        )
+        if batch.logits is None:
+            raise InputError("SimpleShot needs the logits of its head.")
+        return cross_entropy_loss(batch.logits, batch.labels, label_smoothing=self.label_smoothing)

@@ -29,7 +29,7 @@ class SupCon(Method):
     variant: Variant = "khosla"
     """Khosla et al.'s loss, or the one that the paper's experiments ran."""
     projection: int | None = None
-    """Put a linear layer of this many dimensions between the network and the loss, in training only."""
+    """Train with a linear layer of this many dimensions between the network and the loss."""
 
     def __post_init__(self) -> None:
         check_number("temperature", self.temperature, above=0)
