@@ -1,4 +1,4 @@
-"""Classify photos by a folder with a few photos per class, with "unknown" for photos of other classes.
+"""Classify photos by a few labelled ones, with "unknown" for photos of other classes.
 
 Without photos of yours it draws some: letters that its backbone has never seen, as PNG files.
 
@@ -14,26 +14,47 @@ from PIL import Image
 
 from nearshot import FewShotClassifier
 from nearshot.data import open_or_prepare
-from nearshot.estimator import read_support
+from nearshot.estimator import Explanation, read_support
 
-LETTERS = {0: "ben", 30: "et", 60: "shin", 90: "sign-e"}  # by their class index in the dataset
-STRANGER = {120: "yass"}
+CLASSES = {0: "ben", 30: "et", 60: "shin", 90: "sign-e"}  # by their class index in the dataset
+STRANGER = {120: "yass"}  # a letter of no class
+N_LABELLED = 5
+N_NEW = 2
 
 
 def draw_letters(folder: Path, data_dir: Path | None) -> tuple[Path, list[Path]]:
-    """Write five images per letter to `photos/<letter>/<n>.png`, and new images, some of another letter."""
+    """Write labelled images to photos/LETTER, and new ones, some of another letter, to new/LETTER.
+
+    Return the folder of labelled images, and the paths of the new ones.
+    """
     store = open_or_prepare("glyphs", "test", data_dir)
-    for label, letter in (LETTERS | STRANGER).items():
-        for number, image in enumerate((store.labels == label).nonzero()[:7, 0].tolist()):
-            path = (
-                folder
-                / ("photos" if number < 5 and label in LETTERS else "new")
-                / letter
-                / f"{number}.png"
-            )
+    for code, letter in {**CLASSES, **STRANGER}.items():
+        images = (store.labels == code).nonzero()[: N_LABELLED + N_NEW, 0].tolist()
+        for number, image in enumerate(images):
+            is_labelled = code in CLASSES and number < N_LABELLED
+            path = folder / ("photos" if is_labelled else "new") / letter / f"{number}.png"
             path.parent.mkdir(parents=True, exist_ok=True)
             Image.fromarray(store.images[image]).save(path)
     return folder / "photos", sorted((folder / "new").rglob("*.png"))
+
+
+def classify(
+    photos: Path, new: list[Path], backbone: str
+) -> tuple[FewShotClassifier, list[Explanation]]:
+    """Return a classifier of labelled photos, and its answers for new ones."""
+    labelled = read_support(photos)
+    model = FewShotClassifier(backbone, unknown_rate=0.05)
+    model.fit(labelled.paths, labelled.labels)
+    return model, model.explain(new) if new else []
+
+
+def print_answer(path: Path, answer: Explanation) -> None:
+    nearest = Path(answer.neighbours[0].name)
+    print(
+        f"{path.parent.name}/{path.name}: {answer.label}, "
+        f"{100 * answer.probability:.0f} % {answer.nearest}, novelty {answer.novelty:.2f}; "
+        f"most like {nearest.parent.name}/{nearest.name}"
+    )
 
 
 def main() -> None:
@@ -50,24 +71,18 @@ def main() -> None:
     )
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        photos, new = options.photos, options.new
+        photos = options.photos
+        new = options.new
         if photos is None:
             photos, new = draw_letters(Path(folder), options.data_dir)
-        labelled = read_support(photos)
-        model = FewShotClassifier(options.backbone, unknown_rate=0.05).fit(
-            labelled.paths, labelled.labels
-        )
-        print(
-            f"Classes: {', '.join(model.classes_)}. Expected accuracy: {model.estimate_accuracy()}."
-        )
-        for path, answer in zip(new, model.explain(new) if new else [], strict=True):
-            nearest = Path(answer.neighbours[0].name)
-            print(f"{path.parent.name}/{path.name}: {answer.label}, {100 * answer.probability:.0f} % {answer.nearest}, "
-                  f"novelty {answer.novelty:.2f}; most like {nearest.parent.name}/{nearest.name}")  # fmt: skip
+        model, answers = classify(photos, new, options.backbone)
+    classes = ", ".join(model.classes_)
+    print(f"Classes: {classes}. Expected accuracy: {model.estimate_accuracy()}.")
+    for path, answer in zip(new, answers, strict=True):
+        print_answer(path, answer)
     model.save("my_photos.safetensors")
-    print(
-        "Saved to my_photos.safetensors, for FewShotClassifier.load or nearshot predict --support."
-    )
+    print("Saved to my_photos.safetensors.")
+    print("Next: nearshot predict --support my_photos.safetensors PHOTOS")
 
 
 if __name__ == "__main__":

@@ -15,19 +15,19 @@ from nearshot.estimator import Embedder
 
 @pytest.fixture
 def photos(tmp_path: Path) -> Path:
-    """A folder with six photos of each of three kinds."""
-    members = {
-        f"{label}{i}.png": pattern(code, i) for code, label in enumerate(CLASSES) for i in range(6)
-    }
+    """A folder with six photos of each of three classes."""
+    members = {}
+    for code, label in enumerate(CLASSES):
+        for i in range(6):
+            members[f"{label}{i}.png"] = pattern(code, i)
     return write_folder(tmp_path / "photos", members)
 
 
 @pytest.fixture
 def session(tmp_path: Path, photos: Path) -> Iterator[Session]:
     """A running session of these photos, without labels."""
-    made = Session(
-        Project(tmp_path / "project", [photos]), Embedder(conv4(), cache_dir=tmp_path / "cache")
-    )
-    made.start()
-    yield made
-    made.stop()
+    project = Project(tmp_path / "project", [photos])
+    session = Session(project, Embedder(conv4(), cache_dir=tmp_path / "cache"))
+    session.start()
+    yield session
+    session.stop()

@@ -1,4 +1,4 @@
-"""The page in a real browser: label, predict, correct, export, restart; by keys, by dragging, and on a phone."""
+"""The page in a real browser: by mouse, by keys, by dragging, and in a narrow window."""
 
 import json
 import socket
@@ -66,7 +66,7 @@ def page(browser: Browser, session: Session) -> Iterator[Browser]:
 
 
 def tiles(browser: Browser) -> dict[str, str]:
-    """The accessible names of the rendered photos: what they are said to be, by file name."""
+    """Return the accessible names of the rendered photos by file name."""
     names = browser.ask(
         "[...document.querySelectorAll('.tile')].map((tile) => tile.getAttribute('aria-label'))"
     )
@@ -75,26 +75,28 @@ def tiles(browser: Browser) -> dict[str, str]:
 
 def click(browser: Browser, text: str, scope: str = "body") -> None:
     buttons = f"[...document.querySelectorAll({json.dumps(f'{scope} button')})]"
-    found = f"{buttons}.find((one) => one.textContent.includes({json.dumps(text)}))"
-    browser.wait_for(f"Boolean({found})")
-    browser.ask(f"{found}.click()")
+    button = f"{buttons}.find((button) => button.textContent.includes({json.dumps(text)}))"
+    browser.wait_for(f"Boolean({button})")
+    browser.ask(f"{button}.click()")
 
 
 def add_class(browser: Browser, name: str) -> None:
     browser.ask(f"document.getElementById('class-name').value = {json.dumps(name)}")
     browser.ask("document.getElementById('new-class').requestSubmit()")
-    browser.wait_for(
-        f"[...document.querySelectorAll('#classes .name')].some((one) => one.textContent == {json.dumps(name)})"
-    )
+    names = "[...document.querySelectorAll('#classes .name')].map((name) => name.textContent)"
+    browser.wait_for(f"{names}.includes({json.dumps(name)})")
 
 
 def tile(name: str) -> str:
-    return f"[...document.querySelectorAll('.tile')].find((one) => one.getAttribute('aria-label').startsWith('{name}, '))"
+    return (
+        "[...document.querySelectorAll('.tile')].find("
+        f"(tile) => tile.getAttribute('aria-label').startsWith('{name}, '))"
+    )
 
 
 def select(browser: Browser, *names: str) -> None:
-    for place, name in enumerate(names):
-        keys = "{bubbles: true, ctrlKey: true}" if place else "{bubbles: true}"
+    for number, name in enumerate(names):
+        keys = "{bubbles: true, ctrlKey: true}" if number > 0 else "{bubbles: true}"
         browser.ask(f"{tile(name)}.dispatchEvent(new MouseEvent('click', {keys}))")
 
 
@@ -187,9 +189,8 @@ def test_keys_alone_are_enough(page: Browser, session: Session) -> None:
     page.press("z", CTRL)
     page.wait_for(f"{tile('ant3.png')}.getAttribute('aria-label').includes('predicted')")
     page.press(" ")
-    page.wait_for(
-        "document.getElementById('viewer').open && document.querySelectorAll('#viewer-bars .bar').length > 0"
-    )
+    page.wait_for("document.getElementById('viewer').open")
+    page.wait_for("document.querySelectorAll('#viewer-bars .bar').length > 0")
     assert page.ask("document.getElementById('viewer-name').textContent") == "ant3.png"
     page.press("1")
     page.wait_for(is_labelled("ant3.png", "ant"))
@@ -213,13 +214,11 @@ def test_undo_restores_classes_by_name(page: Browser, session: Session) -> None:
     select(page, f"{CLASSES[1]}0.png")
     page.press("3")
     page.wait_for(is_labelled(f"{CLASSES[1]}0.png", CLASSES[2]))
-    page.ask(
-        "document.querySelector('#classes li .more').click(); document.getElementById('remove-class').click()"
-    )
+    page.ask("document.querySelector('#classes li .more').click()")
+    page.ask("document.getElementById('remove-class').click()")
     page.wait_for("document.querySelectorAll('#classes li').length == 2")
-    page.ask(
-        "document.querySelector('#classes li .more').click(); document.getElementById('rename-name').value = 'wasp'"
-    )
+    page.ask("document.querySelector('#classes li .more').click()")
+    page.ask("document.getElementById('rename-name').value = 'wasp'")
     page.ask("document.getElementById('rename').requestSubmit()")
     page.wait_for("!document.getElementById('class-editor').open")
     page.press("z", CTRL)
@@ -233,7 +232,8 @@ def test_photos_are_dragged_to_classes(page: Browser, session: Session) -> None:
     add_class(page, "ant")
     select(page, "ant0.png", "ant1.png")
     page.ask(
-        f"""{{const data = new DataTransfer(), options = {{bubbles: true, cancelable: true, dataTransfer: data}};
+        f"""{{const data = new DataTransfer();
+        const options = {{bubbles: true, cancelable: true, dataTransfer: data}};
         {tile("ant1.png")}.dispatchEvent(new DragEvent('dragstart', options));
         const place = document.querySelector('#classes li');
         place.dispatchEvent(new DragEvent('dragover', options));
@@ -244,7 +244,7 @@ def test_photos_are_dragged_to_classes(page: Browser, session: Session) -> None:
     assert sorted(session.project.labels) == ["../photos/ant0.png", "../photos/ant1.png"]
 
 
-def test_photos_are_added_and_what_is_none_is_named(browser: Browser, tmp_path: Path) -> None:
+def test_photos_are_added_and_other_files_named(browser: Browser, tmp_path: Path) -> None:
     session = Session(Project(tmp_path / "p"), Embedder(conv4()))
     session.start()
     members: dict[str, bytes] = {f"new{i}.png": pattern(i, i) for i in range(5)} | {
@@ -299,7 +299,8 @@ def test_a_narrow_window_does_not_scroll_sideways(page: Browser, session: Sessio
     page.wait_for("document.querySelectorAll('#classes li').length == 4")
     overflow = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
     outside = """[...document.querySelectorAll('header *, main *')].filter(
-        (one) => !one.closest('.choices') && one.getBoundingClientRect().right > 401).length"""
+        (element) => !element.closest('.choices') && element.getBoundingClientRect().right > 401
+    ).length"""
     assert page.ask(overflow) == 0
     page.wait_for("document.querySelectorAll('.tile').length > 0")
     page.ask("document.querySelector('.tile').click()")
@@ -309,10 +310,10 @@ def test_a_narrow_window_does_not_scroll_sideways(page: Browser, session: Sessio
     assert page.ask("document.getElementById('selection').getBoundingClientRect().bottom") <= 800
 
 
-def test_thousands_of_photos_make_few_elements(
+def test_thousands_of_photos_have_few_elements(
     page: Browser, monkeypatch: pytest.MonkeyPatch, session: Session
 ) -> None:
-    """The list is virtual: what is out of sight does not exist."""
+    """The list is virtual: photos out of sight have no elements."""
     from nearshot.app import server
 
     plain = server.page_state

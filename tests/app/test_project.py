@@ -22,7 +22,7 @@ def ids_of(project: Project, *names: str) -> list[str]:
     return [photo.id for photo in project.photos.values() if photo.name in names]
 
 
-def test_everything_is_there_after_a_restart(tmp_path: Path, photos: Path) -> None:
+def test_everything_survives_a_restart(tmp_path: Path, photos: Path) -> None:
     project = opened(tmp_path / "p", photos)
     assert len(project.present) == 18
     for name in (" big  ant ", "bee"):
@@ -37,18 +37,16 @@ def test_everything_is_there_after_a_restart(tmp_path: Path, photos: Path) -> No
     assert [photo.key for photo in again.photos.values()] == [
         photo.key for photo in project.photos.values()
     ]
-    assert (again.labels, again.confirmed, again.removed) == (
-        project.labels,
-        project.confirmed,
-        project.removed,
-    )
+    assert again.labels == project.labels
+    assert again.confirmed == project.confirmed
+    assert again.removed == project.removed
     assert again.photos[added.id].path.read_bytes() == pattern(3, 0)
     assert again.photos[added.id].group == "monday"
     assert len(again.present) == 18
-    assert len(list(photos.iterdir())) == 18  # nothing of ours among the photos
+    assert len(list(photos.iterdir())) == 18  # the folder of photos is unchanged
 
 
-def test_labels_survive_a_disk_that_is_away_and_a_move_with_the_photos(
+def test_labels_survive_a_missing_disk_and_a_move_with_the_photos(
     tmp_path: Path, photos: Path
 ) -> None:
     project = opened(tmp_path / "p", photos)
@@ -76,11 +74,9 @@ def test_classes_can_be_renamed_joined_and_removed(tmp_path: Path, photos: Path)
     project.remove_class("ant")
     assert list(project.labels.values()) == ["cat"]
     project.rename_class("cat", "cat")
-    for wrong in ("", "  ", "unknown", "cat", "x" * 81, "a\x00b", "a\u202eb", "\ud800"):
+    for name in ("", "  ", "unknown", "cat", "x" * 81, "a\x00b", "a\u202eb", "\ud800"):
         with pytest.raises(InputError):
-            project.add_class(wrong)
-    with pytest.raises(InputError, match="a character that cannot be shown"):
-        project.add_class("a\u202eb")
+            project.add_class(name)
     with pytest.raises(InputError, match="gone"):
         project.rename_class("gone", "x")
     with pytest.raises(InputError, match="gone"):
@@ -91,12 +87,11 @@ def test_classes_can_be_renamed_joined_and_removed(tmp_path: Path, photos: Path)
 
 
 def test_folders_can_be_labels(tmp_path: Path) -> None:
-    members = {
-        f"{name}/deep/{i}.png": pattern(code, i) for code, name in enumerate("ab") for i in range(2)
-    }
-    folder = write_folder(
-        tmp_path / "photos", {**members, "top.png": pattern(5, 0), "unknown /x.png": pattern(6, 0)}
-    )
+    members = {"top.png": pattern(5, 0), "unknown /x.png": pattern(6, 0)}
+    for code, name in enumerate("ab"):
+        for i in range(2):
+            members[f"{name}/deep/{i}.png"] = pattern(code, i)
+    folder = write_folder(tmp_path / "photos", members)
     project = opened(tmp_path / "p", folder)
     project.label_by_folders()
     assert project.classes == ["a", "b"]
@@ -112,7 +107,7 @@ def test_folders_can_be_labels(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "name", ["../../evil.png", "/etc/evil.png", "..\\evil.png", "con.png", "a\nb.png"]
 )
-def test_an_uploaded_name_does_not_lead_out(name: str, tmp_path: Path) -> None:
+def test_an_uploaded_name_does_not_lead_out_of_the_project(name: str, tmp_path: Path) -> None:
     project = opened(tmp_path / "p")
     for group in ("", "..", "../..", "a/b"):
         photo = project.add_photo(pattern(0, len(group)), name, group)

@@ -1,4 +1,4 @@
-"""The server: who may ask, what it accepts, and what it answers."""
+"""The server: which requests it refuses, what it accepts, and what it answers."""
 
 import csv
 import io
@@ -30,15 +30,15 @@ HERE = f"http://127.0.0.1:{PORT}"
 ATTACK = "<img src=x onerror=alert(1)>"
 
 
-def stranger(session: Session, **headers: str) -> TestClient:
-    """A client without the cookie, unless it is among the headers."""
+def new_client(session: Session, headers: dict[str, str] | None = None) -> TestClient:
+    """Return a client without the cookie, unless it is among the headers."""
     return TestClient(Server(session).make_app(TOKEN, PORT), base_url=HERE, headers=headers)
 
 
 @pytest.fixture
 def client(session: Session) -> TestClient:
     """A client that has opened the page, as a browser would."""
-    client = stranger(session, origin=HERE)
+    client = new_client(session, {"origin": HERE})
     assert client.get(f"/?token={TOKEN}").status_code == 200
     return client
 
@@ -75,10 +75,10 @@ OTHER_PAGES = [
     ],
     ids=str,
 )
-def test_without_the_token_and_from_elsewhere_nothing_is_answered(
+def test_requests_without_the_token_and_from_elsewhere_are_refused(
     wrong: dict[str, str], session: Session
 ) -> None:
-    client = stranger(session, **{"origin": HERE, "cookie": f"{COOKIE}{TOKEN}", **wrong})
+    client = new_client(session, {"origin": HERE, "cookie": f"{COOKIE}{TOKEN}", **wrong})
     for method, path in ROUTES:
         answer = client.request(method, path, content=b'{"name": "x"}' if method != "GET" else None)
         assert answer.status_code == 403
@@ -93,13 +93,10 @@ def test_without_the_token_and_from_elsewhere_nothing_is_answered(
 def test_the_token_becomes_a_cookie_that_scripts_and_other_pages_do_not_get(
     session: Session,
 ) -> None:
-    for path in (
-        "/?token=wrong",
-        "/?token=",
-        f"/api/state?token={TOKEN}",
-    ):  # the page alone takes it
-        assert stranger(session).get(path).status_code == 403
-    answer = stranger(session).get(f"/?token={TOKEN}")
+    # Only the page takes the token.
+    for path in ("/?token=wrong", "/?token=", f"/api/state?token={TOKEN}"):
+        assert new_client(session).get(path).status_code == 403
+    answer = new_client(session).get(f"/?token={TOKEN}")
     assert all(
         word in answer.headers["set-cookie"] for word in ("HttpOnly", "SameSite=Strict", "Path=/")
     )
@@ -167,7 +164,7 @@ def test_no_path_of_a_request_is_opened(name: str, client: TestClient) -> None:
         (pattern(0, 0), ""),
     ],
 )
-def test_what_is_no_photo_is_refused(
+def test_uploads_that_are_not_photos_are_refused(
     data: bytes, name: str, client: TestClient, session: Session
 ) -> None:
     answer = put(client, data, name)
@@ -237,9 +234,9 @@ def test_hostile_names_are_only_text(client: TestClient, session: Session) -> No
 
 
 def test_images_are_sent_as_new_jpegs(client: TestClient, session: Session) -> None:
-    one = next(iter(session.project.photos))
+    photo = next(iter(session.project.photos))
     for route in ("thumbnails", "large"):
-        answer = client.get(f"/{route}/{one}.jpg")
+        answer = client.get(f"/{route}/{photo}.jpg")
         assert answer.headers["content-type"] == "image/jpeg"
         assert Image.open(io.BytesIO(answer.content)).format == "JPEG"
 
@@ -258,9 +255,7 @@ def test_labels_make_predictions_and_corrections_change_them(
         answer = client.post(
             "/api/label", json={"ids": [ids[f"{name}{i}.png"] for i in range(4)], "label": name}
         )
-    state = client.get(
-        f"/api/state?after={answer.json()['version']}"
-    ).json()  # waits for the new answers
+    client.get(f"/api/state?after={answer.json()['version']}")  # waits for the new answers
     wait_until_idle(session)
     state = client.get("/api/state").json()
     answers = {row[1]: state["classes"][row[4]] for row in state["photos"] if row[3] == -1}
@@ -280,7 +275,8 @@ def test_labels_make_predictions_and_corrections_change_them(
 
 
 def test_exports(client: TestClient, session: Session, tmp_path: Path) -> None:
-    assert client.get("/export/classifier.safetensors").status_code == 400  # nothing is labelled
+    # Nothing is labelled yet.
+    assert client.get("/export/classifier.safetensors").status_code == 400
     label_all(session, 0, 1, 2)
     answer = client.get("/export/classifier.safetensors")
     assert answer.headers["content-disposition"] == 'attachment; filename="classifier.safetensors"'
@@ -307,8 +303,9 @@ def test_the_exported_onnx_file_gives_the_same_answers(session: Session, photos:
     onnxruntime = pytest.importorskip("onnxruntime")
     label_all(session, 0, 1, 2)
     network = onnxruntime.InferenceSession(export_onnx_file(session))
-    found = network.run(["label"], {"images": np.asarray(Image.open(photos / "cat4.png"))[None]})[0]
-    assert found.tolist() == ["cat"]
+    image = np.asarray(Image.open(photos / "cat4.png"))
+    labels = network.run(["label"], {"images": image[None]})[0]
+    assert labels.tolist() == ["cat"]
 
 
 def test_a_request_waits_for_a_newer_state_only(

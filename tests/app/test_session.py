@@ -1,4 +1,4 @@
-"""A session: its answers are the classifier's, photos are embedded in the background, labels are fitted at once."""
+"""A session: its answers are the classifier's, and labels are fitted at once."""
 
 import io
 from pathlib import Path
@@ -26,15 +26,16 @@ def test_the_model_is_the_classifier_of_the_labelled_photos() -> None:
     plain = FewShotClassifier(None, unknown_rate=0.05).fit(drawn.support, drawn.labels)
     query = np.concatenate([drawn.query, drawn.strangers])
     answers = plain.predict(query)
-    for place, expected in enumerate(answers):
-        guess = model.guesses[f"query {place}"]
+    probabilities = plain.predict_proba(query)
+    for row, expected in enumerate(answers):
+        guess = model.guesses[f"query {row}"]
         assert ("unknown" if guess.is_novel else guess.label) == expected
-        assert guess.confidence == pytest.approx(plain.predict_proba(query[[place]]).max())
+        assert guess.confidence == pytest.approx(probabilities[row].max())
     assert model.estimate == plain.estimate_accuracy()
     assert len(model.label_next) == N_SUGGESTIONS
     assert set(model.label_next) <= set(model.guesses)
-    most = max(model.guesses.values(), key=lambda guess: guess.doubt)
-    assert model.guesses[model.label_next[0]] == most
+    most_doubtful = max(model.guesses.values(), key=lambda guess: guess.doubt)
+    assert model.guesses[model.label_next[0]] == most_doubtful
     assert model.confusion.sum() == len(drawn.support)
     assert np.trace(model.confusion) / model.confusion.sum() == pytest.approx(
         plain.estimate_accuracy().mean
@@ -42,7 +43,7 @@ def test_the_model_is_the_classifier_of_the_labelled_photos() -> None:
 
 
 @pytest.mark.parametrize("n_labelled", [0, 1, 2])
-def test_with_few_labels_there_is_what_can_be(n_labelled: int) -> None:
+def test_a_model_of_few_labels(n_labelled: int) -> None:
     drawn = clouds(1)
     features = {str(i): row for i, row in enumerate(drawn.support)}
     labels = {str(i): "one" for i in range(n_labelled)}
@@ -57,22 +58,20 @@ def test_a_labelled_photo_is_explained_by_the_others(session: Session) -> None:
     for name in ("ant", "bee", "cat"):
         label(session, name, 0, 1, 2, 3)
     names = {photo.id: photo.name for photo in session.project.present}
-    wrong = next(one for one, name in names.items() if name == "ant3.png")
+    wrong = next(photo_id for photo_id, name in names.items() if name == "ant3.png")
     session.change(lambda project: project.set_label([wrong], "bee"))
     wait_until_idle(session)
-    about = session.explain(session.project.photos[wrong])
-    assert wrong not in about.nearest
-    assert {names[one][:3] for one in about.nearest[:3]} == {"ant"}
-    assert sum(share for _, share in about.probabilities) == pytest.approx(1)
+    explanation = session.explain(session.project.photos[wrong])
+    assert wrong not in explanation.nearest
+    assert {names[photo_id][:3] for photo_id in explanation.nearest[:3]} == {"ant"}
+    assert sum(share for _, share in explanation.probabilities) == pytest.approx(1)
     guess = session.model.suspicious[wrong]
     # Held out, in both places.
-    assert about.probabilities[0] == (guess.label, pytest.approx(guess.confidence))
+    assert explanation.probabilities[0] == (guess.label, pytest.approx(guess.confidence))
     assert guess.label == "ant"
 
 
-def test_an_unreadable_photo_has_its_error_and_the_others_go_on(
-    tmp_path: Path, photos: Path
-) -> None:
+def test_an_unreadable_photo_does_not_stop_the_others(tmp_path: Path, photos: Path) -> None:
     (photos / "bad.png").write_bytes(b"<script>alert(1)</script>")
     session = Session(Project(tmp_path / "p", [photos]), Embedder(conv4()))
     session.start()
@@ -106,23 +105,19 @@ def test_the_exported_classifier_gives_the_same_answers(session: Session) -> Non
     label_all(session, 0, 1, 2, 3)
     next(photo for photo in session.project.present if photo.name == "bee3.png").path.unlink()
     assert session.classifier().support_labels_.tolist() == [0] * 4 + [1] * 3 + [2] * 4
-    session.change(
-        lambda project: project.set_label(
-            [one.id for one in project.present if "3" in one.name], None
-        )
-    )
+    ids = [photo.id for photo in session.project.present if "3" in photo.name]
+    session.change(lambda project: project.set_label(ids, None))
     wait_until_idle(session)
     classifier = session.classifier()
     for photo in session.project.present:
-        if photo.id in session.model.guesses and photo.path.exists():
-            explained = classifier.explain([photo.path])[0]
-            assert explained.nearest == session.model.guesses[photo.id].label
-            assert explained.probability == pytest.approx(
-                session.model.guesses[photo.id].confidence, abs=1e-5
-            )
+        guess = session.model.guesses.get(photo.id)
+        if guess is not None and photo.path.exists():
+            explanation = classifier.explain([photo.path])[0]
+            assert explanation.nearest == guess.label
+            assert explanation.probability == pytest.approx(guess.confidence, abs=1e-5)
 
 
-def test_small_versions_are_made_once_and_again_for_a_changed_photo(tmp_path: Path) -> None:
+def test_thumbnails_are_made_once_for_each_content(tmp_path: Path) -> None:
     Image.new("RGBA", (900, 300), (200, 30, 30, 128)).save(tmp_path / "photo.png")
     project = Project(tmp_path / "p")
     photo = project.add_photo((tmp_path / "photo.png").read_bytes(), "photo.png")

@@ -31,11 +31,9 @@ SAVED_PARAMETERS = (
 )
 
 
-def option(default: str, metavar: str, *aliases: str) -> Any:
+def option(default: str, metavar: str) -> Any:
     """Return an option whose default is described in words."""
-    return tyro.conf.arg(
-        metavar=metavar, help_behavior_hint=f"(default: {default})", aliases=aliases or None
-    )
+    return tyro.conf.arg(metavar=metavar, help_behavior_hint=f"(default: {default})")
 
 
 @dataclass(frozen=True)
