@@ -333,7 +333,8 @@ def ridge_scores(
             for w, (image, _) in zip(weights, images, strict=True)
         ]
         penalty = sum(distances) / len(images)
-    left, right = [], []
+    left = []
+    right = []
     for w, (image, number) in zip(weights, images, strict=True):
         left.append([math.sqrt(w) * float(value) for value in image] + [math.sqrt(w)])
         right.append([math.sqrt(w) * (number == other) for other in range(len(classes))])

@@ -1,6 +1,5 @@
 """Checks of settings. NumPy's numbers are accepted and become Python's, which JSON can hold."""
 
-import dataclasses
 import numbers
 from typing import Any
 
@@ -28,10 +27,6 @@ def to_python(value: Any) -> Any:
     """Return a value with NumPy's numbers as Python's; lists and arrays become tuples."""
     if isinstance(value, np.generic | np.ndarray):
         value = value.tolist()
-    return tuple(map(to_python, value)) if isinstance(value, list | tuple) else value
-
-
-def convert_numpy_fields(settings: Any) -> None:
-    """Apply `to_python` to the fields of a dataclass, in its `__post_init__`; it may be frozen."""
-    for one in dataclasses.fields(settings):
-        object.__setattr__(settings, one.name, to_python(getattr(settings, one.name)))
+    if isinstance(value, list | tuple):
+        return tuple(to_python(item) for item in value)
+    return value

@@ -364,7 +364,8 @@ def test_blocks_of_any_size_equal_the_dense_loss(
 ) -> None:
     anchors, anchor_labels = random_batch(seed, n_anchors, 3, n_classes, 2.0)
     if same_set:
-        candidates, labels = anchors, anchor_labels
+        candidates = anchors
+        labels = anchor_labels
     else:
         candidates, labels = random_batch(seed + 1, n_candidates, 3, n_classes, 2.0)
     kept = None

@@ -19,7 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from nearshot.checks import convert_numpy_fields, is_integer
+from nearshot.checks import is_integer
 from nearshot.data.operations import ENHANCEMENTS, apply_operations
 from nearshot.errors import InputError
 
@@ -76,7 +76,6 @@ class Augmentation:
     magnitude: float = 0.3
 
     def __post_init__(self) -> None:
-        convert_numpy_fields(self)
         if self.crop not in CROPS:
             raise InputError(f"crop must be one of {', '.join(CROPS)}, not {self.crop!r}.")
         if not 0 < self.scale[0] <= self.scale[1] <= 1:
