@@ -2,11 +2,12 @@
 
     python results/migrate.py FOLDER results
 
-Upgrade every result file under FOLDER into the folder of results, where it is merged with earlier
-measurements of the same run. FOLDER may be that folder itself: then files of version 1 are replaced.
+Upgrade every result file FOLDER/SIZE/DATASET/ID.json into the folder of results, where it is merged
+with earlier measurements of the same run. FOLDER may be that folder itself: then files of version 1
+are replaced.
 
-Version 2 has the settings of a method inside `config["method"]`, the name `n_shot` everywhere, and a
-list of accuracies, each with its measurement, in place of names that have to be parsed.
+Version 2 has the settings of a method inside `config["method"]`, the name `n_shot` everywhere, and
+a list of accuracies, each with its measurement, in place of names that have to be parsed.
 """
 
 import base64
@@ -193,7 +194,7 @@ def _accuracy(name: str, values: Content) -> Content:
 
 
 def _protocol(protocol: Content, layers: str | None) -> Content:
-    """Return a protocol with the new names; features are named by what they are, not by a function."""
+    """Return a protocol with the new names; features are not named by a function any more."""
     new = dict(protocol)
     new["n_skipped_classes"] = new.pop("classes_left_out")
     if protocol["adapted"] is not None:

@@ -1,4 +1,4 @@
-"""Numbers and arrays from NumPy are accepted."""
+"""Functions accept numbers and arrays from NumPy."""
 
 import json
 

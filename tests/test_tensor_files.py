@@ -1,4 +1,4 @@
-"""Files of tensors: the same content is the same file, byte by byte, and the safetensors library reads it."""
+"""Files of tensors: the same content gives the same bytes, and the safetensors library reads them."""
 
 import os
 from pathlib import Path
@@ -54,7 +54,7 @@ def test_whatever_the_texts_the_library_reads_them(
 
 
 def test_every_flipped_bit_is_noticed(tmp_path: Path) -> None:
-    """But for the checksum's own name, without which the file is one of an older version: its content is unchanged."""
+    """All but those in the checksum's own name, without which a file has no checksum."""
     path = tmp_path / "file.safetensors"
     write_tensors(path, {"one": torch.arange(3.0), "other": torch.ones(2, 2)}, {"format": "mine"})
     content = path.read_bytes()

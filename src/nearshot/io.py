@@ -142,12 +142,8 @@ def write_json(
 ) -> None:
     """Write a JSON object atomically.
 
-    Bytes of a file name that are not UTF-8 are escaped, and come back.
-
-    Args:
-        compact: write one line.
-        checksum: add a checksum, for files that nobody edits.
-        durable: as in `atomic_write`.
+    With `compact` it is one line. A file that nobody edits may have a `checksum`. For `durable` see
+    `atomic_write`. Bytes of a file name that are not UTF-8 are escaped, and come back.
     """
     if checksum:
         content = {**content, CHECKSUM: _json_checksum(content)}

@@ -18,7 +18,8 @@ from tests.helpers.settings import TINY, change
 
 from nearshot.training import Hardware, train
 
-CONFIG = change(TINY, epochs=8, learn_temperature=True, ema_decay=0.9, cross_entropy_weight=0.5, seed=5
+CONFIG = change(
+    TINY, epochs=8, learn_temperature=True, ema_decay=0.9, cross_entropy_weight=0.5, seed=5
 )
 
 

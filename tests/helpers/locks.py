@@ -8,7 +8,7 @@ from pathlib import Path
 
 @contextmanager
 def locked(*folders: Path, rights: int = 0) -> Iterator[None]:
-    """Take the right to read folders from this process, for which root has to be somebody else for a while."""
+    """Take the right to read folders from this process; root becomes another user meanwhile."""
     root = os.geteuid() == 0
     for folder in folders:
         folder.chmod(rights)

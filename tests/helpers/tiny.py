@@ -20,10 +20,10 @@ def prepare_tiny(
     contrast: int = 200,
     name: str = "tiny",
 ) -> dict[str, Store]:
-    """Prepare a dataset of noisy patterns, one pattern a class; with little contrast they are hard to tell.
+    """Prepare a dataset of noisy patterns, one pattern per class.
 
-    The classes have the same names for any seed, and are split by it too, or by a seed of their
-    own.
+    With little contrast they are hard to tell apart. The classes have the same names for any seed,
+    and are split by it too, or by a seed of their own.
     """
     rng = np.random.default_rng(seed)
     folder = data_dir / "pictures"
