@@ -1,4 +1,4 @@
-"""Files of tensors: the same content gives the same bytes, and the safetensors library reads them."""
+"""Files of tensors: the same content gives the same bytes, and other programs read them."""
 
 import os
 from pathlib import Path
