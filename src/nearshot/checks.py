@@ -1,4 +1,4 @@
-"""Checks of settings. NumPy's numbers are accepted and become Python's, which JSON can hold."""
+"""Checks of parameters that accept numbers from NumPy, and their conversion for JSON."""
 
 import numbers
 from typing import Any
