@@ -43,7 +43,7 @@ class Row:
         """What is measured after training."""
         if self.from_validation:
             return ()
-        return tuple(one for one in self.measurements if one is not None)
+        return tuple(measurement for measurement in self.measurements if measurement is not None)
 
     def cell(self, column: int) -> Side | None:
         """Return the run and the measurement of a column; None if the row does not have it."""
