@@ -41,10 +41,9 @@ def _escaped(character: str) -> str:
     return character
 
 
-def print_message(text: object, *, progress: bool | None = None, show: bool | None = None) -> None:
+def print_message(text: object, *, progress: bool | None = None) -> None:
     """Print a message to standard error, unless `progress` is False, as for progress bars."""
-    is_quiet = progress is False or show is False
-    print_line(Console(stderr=True, quiet=is_quiet), f"nearshot: {printable(text)}")
+    print_line(Console(stderr=True, quiet=progress is False), f"nearshot: {printable(text)}")
 
 
 def print_line(console: Console, sentence: str) -> None:
@@ -57,14 +56,11 @@ def with_progress(
     description: str,
     *,
     progress: bool | None = None,
-    show: bool | None = None,
 ) -> Iterator[Step]:
     """Yield the steps, with a transient progress bar on standard error.
 
     If `progress` is None, the bar is only shown on a terminal.
     """
-    if show is not None:
-        progress = show
     if progress is None:
         progress = sys.stderr.isatty()
     if not progress:
