@@ -1,4 +1,4 @@
-"""Train once without interruption, and once in processes that are killed at random moments, each resuming the last.
+"""Train once without interruption, and once in processes that are killed and resumed.
 
 python kill_and_resume.py DATA_DIR WHOLE_RUN_FOLDER KILLED_RUN_FOLDER N_KILLS SEED SIGNAL
 """

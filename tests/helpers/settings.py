@@ -1,4 +1,4 @@
-"""What tests of training share: a configuration for all of it in a second, a method that stops a run, and labels."""
+"""What tests of training share: a small configuration, a method that stops a run, and labels."""
 
 import os
 import signal

@@ -27,13 +27,11 @@ CONFIGS = {
 
 
 def train_all(data_dir: Path, weights: Path, folder: Path, names: Sequence[str]) -> None:
-    """Train from a network, whose batch norm keeps its statistics: they do not depend on the batch."""
+    """Train from a network, whose batch norm keeps statistics that no batch changes."""
     hardware = Hardware(accelerator="cpu", devices=int(os.environ.get("WORLD_SIZE", "1")))
     for name in names:
         config = change(CONFIGS[name], init=str(weights))
-        train(
-            config, folder=folder / name, data_dir=data_dir, hardware=hardware, progress=False
-        )
+        train(config, folder=folder / name, data_dir=data_dir, hardware=hardware, progress=False)
 
 
 if __name__ == "__main__":

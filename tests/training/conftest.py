@@ -22,13 +22,15 @@ def data_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def trained(data_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a finished run, which tests only read."""
     folder = tmp_path_factory.mktemp("runs") / "run"
-    train(change(TINY, epochs=5, validate_every=1), folder=folder, data_dir=data_dir, progress=False)
+    train(
+        change(TINY, epochs=5, validate_every=1), folder=folder, data_dir=data_dir, progress=False
+    )
     return folder
 
 
 @pytest.fixture(scope="session")
 def teacher(data_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A finished run with a linear head, a projection and averaged weights, which tests only read."""
+    """A finished run with a head, a projection and averaged weights, which tests only read."""
     folder = tmp_path_factory.mktemp("runs") / "teacher"
     config = change(TINY, cross_entropy_weight=0.5, projection=12, ema_decay=0.9, epochs=2)
     train(config, folder=folder, data_dir=data_dir, progress=False)

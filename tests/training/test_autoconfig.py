@@ -1,4 +1,4 @@
-"""Settings that adapt to the data: a first run needs no options, and given settings never change."""
+"""Settings that adapt to the data: a first run needs no options; given settings never change."""
 
 import json
 from collections.abc import Mapping, Sequence

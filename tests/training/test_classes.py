@@ -128,7 +128,7 @@ def test_equal_names_in_a_dataset_of_ones_own_give_a_warning(run: Path, tmp_path
 def test_the_datasets_that_nearshot_knows_share_classes_where_they_share_names(
     split: str, tmp_path: Path
 ) -> None:
-    """Some of miniImageNet's test classes are among tieredImageNet's training classes, by their names in WordNet."""
+    """Some of miniImageNet's test classes are training classes of tieredImageNet."""
     store = prepare_tiny(tmp_path, name="mini-imagenet", n_images=2)[split]
     name = store.class_names[0]
 

@@ -24,7 +24,7 @@ SIDE, N_CLASSES = 16, 8
 
 @pytest.fixture(autouse=True)
 def _exact(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Convolutions in float32 instead of TF32, which has ten bits, and sums in the same order every time."""
+    """Convolutions in float32 instead of TF32, which has ten bits, and sums in a fixed order."""
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
     monkeypatch.setattr(torch.backends.cudnn, "deterministic", True)
 
@@ -36,7 +36,8 @@ VARIANTS = {name: change(TINY, method=name) for name in METHODS} | {
     "nesterov": change(TINY, nesterov=True),
     "average": change(TINY, ema_decay=0.9),
     "rotations": change(TINY, rotation_weight=1.0),
-    "mixed": change(TINY, mixup=1.0, mix_stages=True, cutmix=1.0, cross_entropy_weight=0.5, label_smoothing=0.1
+    "mixed": change(
+        TINY, mixup=1.0, mix_stages=True, cutmix=1.0, cross_entropy_weight=0.5, label_smoothing=0.1
     ),
     "operations": change(TINY, augmentation=Augmentation(n_operations=2)),
 }
@@ -104,7 +105,8 @@ def test_a_fused_step_mixes_what_a_plain_one_does(backbone: str) -> None:
     "fast", [Hardware(compile=True), Hardware(fuse=True)], ids=["compiled", "fused"]
 )
 def test_a_fast_step_does_what_a_plain_one_does(fast: Hardware, backbone: str) -> None:
-    config = change(TINY, backbone=backbone, background=0.0, temperature=100.0
+    config = change(
+        TINY, backbone=backbone, background=0.0, temperature=100.0
     )  # raw distances leave no gradient
     check_same_steps(config, fast)
 
@@ -136,7 +138,12 @@ def test_a_run_on_a_gpu_trains_and_is_resumed(
     )
     assert first.history[-1]["loss"] < first.history[0]["loss"]
     again = train(
-        config, folder=tmp_path / "run", data_dir=data_dir, hardware=gpu, resume=True, progress=False
+        config,
+        folder=tmp_path / "run",
+        data_dir=data_dir,
+        hardware=gpu,
+        resume=True,
+        progress=False,
     )
     assert again.history == first.history
 
@@ -151,7 +158,7 @@ def test_a_run_of_a_cpu_resumes_on_a_gpu(data_dir: Path, tmp_path: Path) -> None
 
 @ignore_torch
 def test_a_compiled_backbone_embeds_the_same() -> None:
-    """Also where the last batch is not full; to the rounding of another order of the same operations."""
+    """Also where the last batch is not full, up to rounding."""
     torch.manual_seed(0)
     device = torch.device("cuda")
     backbone = build_backbone("conv4-32", input_size=SIDE).to(device).eval()

@@ -1,4 +1,4 @@
-"""Two processes with half a batch each are one process with the whole; and if one is lost, the other ends well."""
+"""Two processes with half a batch each are one with the whole; a lost one ends the other."""
 
 import json
 import os
@@ -28,7 +28,7 @@ QUICK = ("nca", "in-parts", "mixed")
 def folders(
     request: pytest.FixtureRequest, data_dir: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Path, Path]:
-    """Folders of the same runs in one process and in two: of the quick configurations, or of the others."""
+    """Folders of the same runs in one process and in two: the quick ones, or the others."""
     names = [name for name in CONFIGS if (name in QUICK) == request.param]
     one, two = (tmp_path_factory.mktemp("runs") / name for name in ("one", "two"))
     weights = one.with_name("initial.safetensors")
@@ -37,7 +37,15 @@ def folders(
     train_all(data_dir, weights, one, names)
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, sys.path)])}
     launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    command = [sys.executable, *launcher, str(SCRIPT), str(data_dir), str(weights), str(two), *names]
+    command = [
+        sys.executable,
+        *launcher,
+        str(SCRIPT),
+        str(data_dir),
+        str(weights),
+        str(two),
+        *names,
+    ]
     subprocess.run(command, check=True, env=environment, timeout=300)
     return one, two
 
@@ -80,8 +88,9 @@ def test_two_processes_are_one(folders: tuple[Path, Path], name: str) -> None:
         torch.testing.assert_close(second["loss_modules"][key], expected, rtol=TOLERANCE, atol=0)
 
 
-OPTIONS = "--dataset tiny --backbone conv4-32 --batch-size 32 --validation-n-way 2 --validation-episodes 20 --epochs 1000"
-OPTIONS += " --checkpoint-seconds 0 --accelerator cpu --devices 2 --timeout-minutes 0.35"
+OPTIONS = "--dataset tiny --backbone conv4-32 --batch-size 32 --epochs 1000"
+OPTIONS += " --validation-n-way 2 --validation-episodes 20 --checkpoint-seconds 0"
+OPTIONS += " --accelerator cpu --devices 2 --timeout-minutes 0.35"
 SECONDS_TO_START = 60
 
 

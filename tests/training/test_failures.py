@@ -39,7 +39,9 @@ def test_a_loss_that_is_not_finite_stops_and_keeps_the_state_before_it(
 ) -> None:
     config = change(TINY, epochs=3, method=BreaksLater())
     with pytest.raises(NearshotError, match="loss is nan in epoch 2"):
-        train(config, folder=tmp_path / "run", data_dir=data_dir, checkpoint_seconds=0, progress=False)
+        train(
+            config, folder=tmp_path / "run", data_dir=data_dir, checkpoint_seconds=0, progress=False
+        )
     state = read_checkpoint(tmp_path / "run" / "checkpoint.pt")
     assert state["progress"]["epoch"] == 2
     assert all(value.isfinite().all() for value in state["learner"].values())
@@ -50,10 +52,13 @@ def test_a_loss_that_is_not_finite_stops_and_keeps_the_state_before_it(
 def test_weights_that_are_not_finite_are_never_saved(
     method: str, data_dir: Path, tmp_path: Path
 ) -> None:
-    config = change(TINY, method=method, epochs=30, learning_rate=1e12, steps_per_epoch=1, validate_every=30
+    config = change(
+        TINY, method=method, epochs=30, learning_rate=1e12, steps_per_epoch=1, validate_every=30
     )
     with pytest.raises(NearshotError, match=r"in epoch \d+.* learning_rate"):
-        train(config, folder=tmp_path / "run", data_dir=data_dir, checkpoint_seconds=0, progress=False)
+        train(
+            config, folder=tmp_path / "run", data_dir=data_dir, checkpoint_seconds=0, progress=False
+        )
     if (tmp_path / "run" / "checkpoint.pt").is_file():
         state = read_checkpoint(tmp_path / "run" / "checkpoint.pt")
         assert all(value.isfinite().all() for value in state["learner"].values())

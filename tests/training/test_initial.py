@@ -1,4 +1,4 @@
-"""Training that starts from a trained network: what changes, what stays, and that it is never worse on validation."""
+"""Training that starts from a trained network: what changes, what stays, and what is kept."""
 
 import json
 from pathlib import Path
@@ -42,7 +42,7 @@ def test_weights_change_but_not_frozen_stages_nor_the_statistics_of_batch_norm(
 
 def test_all_stages_cannot_be_frozen_nor_those_of_a_new_network(trained: Path) -> None:
     backbone = load_backbone(RunFolder(trained).best_weights(5, "centroid"))
-    with pytest.raises(InputError, match="under 4.*not 4"):
+    with pytest.raises(InputError, match="under 4.*got 4"):
         freeze_stages(backbone, 4)
     with pytest.raises(InputError, match="freeze needs init"):
         TrainConfig(freeze=1)

@@ -35,7 +35,7 @@ TrainTiny = Callable[..., TrainResult]
 
 @dataclass(frozen=True)
 class Proxies(Method):
-    """A vector for each class, and cross-entropy of the distances to them (Movshovitz-Attias et al., 2017)."""
+    """A vector for each class, and cross-entropy of the similarities to them."""
 
     title: ClassVar[str] = "proxies"
 
@@ -188,9 +188,7 @@ def test_a_method_of_ones_own_may_be_the_built_in_one(
     assert losses[0] == pytest.approx(losses[1], rel=1e-5)
 
 
-def test_modules_of_ones_own_are_trained_saved_and_resumed(
-    data_dir: Path, tmp_path: Path
-) -> None:
+def test_modules_of_ones_own_are_trained_saved_and_resumed(data_dir: Path, tmp_path: Path) -> None:
     config = change(TINY, epochs=2, method=Proxies(), validate_every=1)
     whole = train(config, folder=tmp_path / "whole", data_dir=data_dir, progress=False)
     first = replace(config, epochs=1)

@@ -1,4 +1,4 @@
-"""Mixup, CutMix and rotations: against loops over the images, with any method, and nothing of them in evaluation."""
+"""Mixup, CutMix and rotations: against loops over the images, and with any method."""
 
 from dataclasses import replace
 from typing import Any

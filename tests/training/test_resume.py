@@ -138,7 +138,9 @@ def test_a_signal_saves_and_stops(
     assert not stopped.finished
     state = read_checkpoint(tmp_path / "stopped" / "checkpoint.pt")
     assert state["progress"]["step"] == n_steps
-    resumed = train(config, folder=tmp_path / "stopped", data_dir=data_dir, resume=True, progress=False)
+    resumed = train(
+        config, folder=tmp_path / "stopped", data_dir=data_dir, resume=True, progress=False
+    )
     whole = train(config, folder=tmp_path / "whole", data_dir=data_dir, progress=False)
     assert resumed.finished
     assert whole.finished
@@ -152,7 +154,11 @@ def test_a_checkpoint_of_another_configuration_or_of_other_data_is_refused(
 ) -> None:
     with pytest.raises(InputError, match=r"learning_rate was 0\.02 and is now 0\.5"):
         train(
-            replace(DONE, learning_rate=0.5), folder=run, data_dir=data_dir, resume=True, progress=False
+            replace(DONE, learning_rate=0.5),
+            folder=run,
+            data_dir=data_dir,
+            resume=True,
+            progress=False,
         )
     prepare_tiny(tmp_path / "other", seed=1)
     with pytest.raises(InputError, match="other data: the fingerprint of train"):

@@ -1,4 +1,4 @@
-"""A step: gradients in parts as in one piece, the optimiser against a plain loop, and the learning rate."""
+"""A step: gradients in parts, the optimiser against a plain loop, and the learning rate."""
 
 import math
 from dataclasses import fields, replace
@@ -73,7 +73,7 @@ def gradients(step: Step, images: Tensor, labels: Tensor) -> dict[str, Tensor]:
 @pytest.mark.parametrize("name", METHODS)
 @pytest.mark.parametrize("part_size", [1, 5, 32, 100])
 def test_in_parts_the_gradient_is_that_of_the_whole_batch(name: str, part_size: int) -> None:
-    """Without batch norm's statistics, which are of the parts, to float32's rounding: 1e-4 of the largest."""
+    """Up to rounding, and without batch norm's statistics, which are of the parts."""
     settings = {"temperature": 1.35, "learn_temperature": True, "projection": 12}
     own = {item.name for item in fields(METHODS[name])}
     config = change(
@@ -114,7 +114,7 @@ def test_in_parts_batch_norm_sees_each_part_once() -> None:
     ids=str,
 )
 def test_the_optimiser_is_that_of_the_settings(changes: dict[str, Any]) -> None:
-    """Three steps, as a plain loop takes them with torch.optim; a learnt temperature does not decay."""
+    """Three steps of a plain loop with torch.optim; a learnt temperature does not decay."""
     config = change(TINY, background=0.0, **changes)
     images, labels = batch(config)
     step = make_step(config)
@@ -154,7 +154,7 @@ def test_the_optimiser_is_that_of_the_settings(changes: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("decay", [0.5, 0.95])
 def test_the_average_is_that_of_a_loop_over_the_steps(decay: float) -> None:
-    """Weights and statistics of batch norm, number by number; the first steps weigh more than 1 − decay."""
+    """Weights and statistics of batch norm; the first steps weigh more than 1 − decay."""
     config = change(TINY, ema_decay=decay)
     step = make_step(config)
     assert step.average is not None

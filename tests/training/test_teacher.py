@@ -63,8 +63,9 @@ def test_a_run_learns_from_its_teacher(
 def test_any_method_compares_its_answers_to_the_same_images(
     settings: dict[str, Any], teacher: Path
 ) -> None:
-    """Class probabilities with a linear head, neighbours without; the teacher sees images before they are mixed."""
-    config = change(TINY,
+    """Class probabilities with a linear head, neighbours without; images are not mixed yet."""
+    config = change(
+        TINY,
         teacher=str(teacher),
         distillation_temperature=3.0,
         distillation_weight=0.25,
@@ -135,6 +136,9 @@ def test_teachers_that_do_not_fit_are_refused(
     prepare_tiny(other, split_seed=1)  # other classes are for validation
     with pytest.raises(LeakError):
         train(
-            change(TINY, teacher=str(teacher)), folder=tmp_path / "run", data_dir=other, progress=False
+            change(TINY, teacher=str(teacher)),
+            folder=tmp_path / "run",
+            data_dir=other,
+            progress=False,
         )
     assert not (tmp_path / "run").exists()

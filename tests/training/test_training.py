@@ -263,7 +263,12 @@ def test_tensorboard_reads_one_curve_of_a_resumed_run(data_dir: Path, tmp_path: 
     config, folder = change(TINY, epochs=3, validate_every=1), tmp_path / "run"
     for _ in range(2):  # the second time from its last checkpoint
         train(
-            config, folder=folder, data_dir=data_dir, resume=True, checkpoint_seconds=0, progress=False
+            config,
+            folder=folder,
+            data_dir=data_dir,
+            resume=True,
+            checkpoint_seconds=0,
+            progress=False,
         )
     history = records(folder)
     events = accumulator.EventAccumulator(str(folder)).Reload()
@@ -291,7 +296,9 @@ def test_pairs_and_a_learnt_temperature_are_logged(train_tiny: TrainTiny) -> Non
 def test_a_dataset_without_validation_keeps_the_last_epoch(data_dir: Path, tmp_path: Path) -> None:
     shutil.copytree(data_dir / "tiny", tmp_path / "tiny")
     shutil.rmtree(tmp_path / "tiny" / "16" / "val")
-    result = train(change(TINY, epochs=2), folder=tmp_path / "run", data_dir=tmp_path, progress=False)
+    result = train(
+        change(TINY, epochs=2), folder=tmp_path / "run", data_dir=tmp_path, progress=False
+    )
     assert result.best == {}
     assert [file.name for file in (tmp_path / "run" / "weights").iterdir()] == [
         "epoch-0002.safetensors"

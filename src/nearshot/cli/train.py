@@ -252,9 +252,7 @@ class Train:
             f"Stopped and saved. To resume: nearshot train --resume --output {folder}{options}"
         )
         if result.best:
-            console.print(
-                f"To measure it so far: nearshot evaluate {folder} --split val{options}"
-            )
+            console.print(f"To measure it so far: nearshot evaluate {folder} --split val{options}")
 
     def _print_plan(self, console: Console) -> None:
         """Print the plan of the run, which is not started."""

@@ -84,9 +84,7 @@ def state_of(step: Step, sampler: Batches, state: RunState) -> dict[str, Any]:
     }
 
 
-def load_state(
-    checkpoint: dict[str, Any], step: Step, sampler: Batches, state: RunState
-) -> bool:
+def load_state(checkpoint: dict[str, Any], step: Step, sampler: Batches, state: RunState) -> bool:
     """Inverse of `state_of`; return whether the run resumes exactly.
 
     It does not on another kind of device than before, where random numbers come from a new

@@ -176,8 +176,7 @@ class TrainConfig:
         """Refuse what is not a method, and settings of a method that the run has, too."""
         if not isinstance(self.method, Method):
             raise InputError(
-                "method must be a Method, such as NCA() or METHODS['nca']() "
-                f"(got {self.method!r})."
+                f"method must be a Method, such as NCA() or METHODS['nca']() (got {self.method!r})."
             )
         kind = type(self.method)
         is_frozen_dataclass = "__dataclass_fields__" in vars(kind) and kind.__hash__ is not None

@@ -121,15 +121,17 @@ class RunLog:
             self.called = None
         append_line(self.folder.metrics, json.dumps(record) + "\n")
         append_line(self.folder.timing, json.dumps(timing) + "\n")
-        validation = {
-            f"validation/{name}": value for name, value in record.get("validation", {}).items()
-        }
-        values = {
-            name: value
-            for name, value in (record | timing | validation).items()
-            if name not in NO_CURVES
-        }
-        scalars = {name: float(value) for name, value in values.items() if math.isfinite(value)}
+        self._draw_curves(record | timing, now)
+        self._show(record, images_per_second)
+
+    def _draw_curves(self, record: dict[str, Any], now: float) -> None:
+        """Add the numbers of an epoch to TensorBoard and Weights & Biases."""
+        scalars = {}
+        for name, value in record.items():
+            if name not in NO_CURVES and math.isfinite(value):
+                scalars[name] = float(value)
+        for name, accuracy in record.get("validation", {}).items():
+            scalars[f"validation/{name}"] = float(accuracy)
         if self.events is not None:
             with naming_a_full_disk(self.folder.path):
                 for name, value in scalars.items():
@@ -137,17 +139,21 @@ class RunLog:
                 self.events.flush()
         if self.wandb is not None:
             self.wandb.log(scalars, step=record["epoch"])
+
+    def _show(self, record: dict[str, Any], images_per_second: float) -> None:
+        """Show an epoch on the terminal."""
+        epoch = record["epoch"]
         speed = f"loss {record['loss']:.4f}, {images_per_second:,.0f} images/s"
-        following = min(record["epoch"] + 1, self.n_epochs)
+        following = min(epoch + 1, self.n_epochs)
         self.bar.update(self.task, description=f"epoch {following}/{self.n_epochs}, {speed}")
-        measured = self.described(record.get("validation", {}))
+        time_left = _duration(self._seconds_left())
+        line = f"epoch {epoch}/{self.n_epochs}: {speed}, {time_left} left"
         unpaired = record.get("anchors_without_positive", 0)
-        line = f"epoch {record['epoch']}/{self.n_epochs}: {speed}"
-        line += f", {_duration(self._seconds_left())} left"
         if unpaired:
             line += f", {unpaired:.1f} anchors per batch without a positive"
-        if measured:
-            line += f"; {measured}"
+        accuracies = self.described(record.get("validation", {}))
+        if accuracies:
+            line += f"; {accuracies}"
         self.say(line)
 
     def warn_if_slow(self) -> None:
@@ -196,15 +202,17 @@ def import_wandb() -> Any:
 
 def _timings(folder: RunFolder, n_epochs: int) -> list[dict[str, Any]]:
     """Return the timings of the first epochs; if an epoch was rerun, its latest."""
-    found = {}
-    for line in folder.timing.read_text().splitlines() if folder.timing.is_file() else ():
+    if not folder.timing.is_file():
+        return []
+    by_epoch = {}
+    for line in folder.timing.read_text().splitlines():
         try:
             timing = json.loads(line)
         except ValueError:
             continue  # the end of a line that a killed process was writing
         if timing["epoch"] <= n_epochs:
-            found[int(timing["epoch"])] = timing
-    return list(found.values())
+            by_epoch[int(timing["epoch"])] = timing
+    return list(by_epoch.values())
 
 
 def _write_lines(path: Path, records: list[dict[str, Any]]) -> None:

@@ -143,9 +143,7 @@ def _all() -> dict[str, TrainConfig]:
     for base in (OMNIGLOT, GLYPHS):
         for name in COMMON:
             presets[f"{base.dataset}-{name}"] = replace(base, method=published(name))
-        presets[f"{base.dataset}-nca"] = replace(
-            base, method=published("nca"), batches="episodes"
-        )
+        presets[f"{base.dataset}-nca"] = replace(base, method=published("nca"), batches="episodes")
     return presets
 
 

@@ -169,9 +169,7 @@ def _headline(plan: RunPlan, fabric: "Fabric") -> str:
 
 
 @contextmanager
-def _locked(
-    run: RunFolder, fabric: "Fabric", *, resume: bool, overwrite: bool
-) -> Iterator[bool]:
+def _locked(run: RunFolder, fabric: "Fabric", *, resume: bool, overwrite: bool) -> Iterator[bool]:
     """Hold the lock of the run's folder, on the first rank.
 
     Yields whether the folder has a checkpoint to resume from.
@@ -340,9 +338,7 @@ class Trainer:
         batches = zip(self.sampler, image_batches, labels, strict=True)
         for number, (_, images, batch_labels) in enumerate(batches, start=1):
             loss = self.take_step(images, batch_labels)
-            pairs = self.config.method.pairs(
-                self.labels[rows[number - 1]], self.plan.episode_shape
-            )
+            pairs = self.config.method.pairs(self.labels[rows[number - 1]], self.plan.episode_shape)
             self.state.add(loss, pairs)
             log.step()
             n_taken = self.state.step - log.first_step
@@ -437,9 +433,7 @@ class Trainer:
                 specs.append(spec)
         features = self._embed(ImageFeed(store.images, self.fabric.device))
         measured = evaluate_many(
-            FeatureSet(
-                features, store.labels, centre, store.class_names, "val", store.fingerprint
-            ),
+            FeatureSet(features, store.labels, centre, store.class_names, "val", store.fingerprint),
             specs=specs,
             progress=False,
         )
@@ -561,7 +555,5 @@ def warnings_about(
         accuracy.mean <= AT_CHANCE * 100 / accuracy.protocol.n_way for accuracy in accuracies
     ]
     if are_at_chance and all(are_at_chance):
-        warnings.append(
-            f"Warning: validation is at chance, as if classes were guessed. {advice}"
-        )
+        warnings.append(f"Warning: validation is at chance, as if classes were guessed. {advice}")
     return warnings
