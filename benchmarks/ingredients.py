@@ -22,6 +22,7 @@ from nearshot.paper.identity import run_id
 from nearshot.paper.recipes.strong import CANDIDATE, INGREDIENTS, config_with
 from nearshot.runs import evaluate_run
 from nearshot.training import RunFolder, TrainConfig, train
+from nearshot.training.methods import NCA
 
 RESULTS = Path(__file__).parent / "results"
 PLAIN = "plain"
@@ -49,7 +50,7 @@ def config_of(variant: str, runs: Path) -> TrainConfig:
         precision="bfloat16",
     )
     if variant == NCA_ALONE:
-        return replace(config, method=replace(config.method, cross_entropy_weight=0.0))
+        return replace(config, method=NCA(temperature=16.0))
     if variant == STUDENT:
         return replace(config, teacher=str(folder_of(PLAIN, runs)))
     return config

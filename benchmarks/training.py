@@ -148,7 +148,7 @@ def plain_loop(folder: Path, labels: Tensor, config: TrainConfig) -> Iterator[No
     )
     while True:
         for images, its_labels in loader:
-            loss = nca_loss(backbone(images), its_labels, background=config.method.background)
+            loss = nca_loss(backbone(images), its_labels, background=1e-10)
             optimiser.zero_grad()
             loss.backward()
             optimiser.step()
