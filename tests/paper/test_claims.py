@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 from tests.helpers.made_up import DATASET, SEEDS, make_up, put
 
-from nearshot.evaluation.statistics import Difference
 from nearshot.paper.claim_differences import Compared
 from nearshot.paper.claims import (
     BETTER,
@@ -248,8 +247,9 @@ def test_competitive_is_above_the_median_of_the_quoted_methods(tmp_path: Path) -
     results = Results(tmp_path)
     claim = claim_about("competitive")
     quoted = [numbers[DATASET] for numbers in QUOTED.values() if DATASET in numbers]
-    medians = [sorted(number.mean for number in column) for column in zip(*quoted, strict=True)]
-    one_shot, five_shots = (sum(column[1:3]) / 2 for column in medians)  # of four methods
+    assert len(quoted) == 4
+    one_shot = sum(sorted(numbers[0].mean for numbers in quoted)[1:3]) / 2
+    five_shots = sum(sorted(numbers[1].mean for numbers in quoted)[1:3]) / 2
     test = {Measurement("test", 1): one_shot + 1, Measurement("test", 5): five_shots + 1}
     put(results, NCA, 60.0, seeds=SEEDS, spread=0.01, means=test)
     assert verdict(claim, results) == "confirmed"
@@ -313,11 +313,10 @@ def test_claims_without_measurements_are_counted_and_not_rows(tmp_path: Path) ->
     about = [claim for claim in CLAIMS if DATASET in claim.datasets]
     assert len(judged) + n_missing == len(about)
     (table,) = claims.tables(results, DATASET)
-    assert [row.cells[0] for row in table.rows] == [one.claim.sentence for one in judged]
-    assert [one.claim for one in judged] == [
-        claim for claim in about if claim in [one.claim for one in judged]
-    ]
-    assert claim_about("considerably") in [one.claim for one in judged]
+    measured = [judged_claim.claim for judged_claim in judged]
+    assert [row.cells[0] for row in table.rows] == [claim.sentence for claim in measured]
+    assert measured == [claim for claim in about if claim in measured]
+    assert claim_about("considerably") in measured
     assert any(str(n_missing) in note and "nearshot reproduce" in note for note in table.notes)
     at_32 = claims.tables(Results(tmp_path / "nothing", at_input_size(32)), DATASET)
     assert any("--input-size 32" in note for note in at_32[0].notes)
@@ -333,11 +332,13 @@ def test_the_chart_shows_every_measured_difference(tmp_path: Path) -> None:
     drawing.draw_without_rendering()
     (axes,) = drawing.axes
     assert len(axes.get_yticklabels()) == len(judged)
-    shown = sorted(
-        float(value) for container in axes.containers for value in container[0].get_xdata()
-    )
-    means = [difference.mean for one in judged for difference in one.differences.values()]
-    assert shown == pytest.approx(sorted(means))
+    shown: list[float] = []
+    for container in axes.containers:
+        shown += list(container[0].get_xdata())
+    means: list[float] = []
+    for judged_claim in judged:
+        means += [difference.mean for difference in judged_claim.differences.values()]
+    assert sorted(shown) == pytest.approx(sorted(means))
     used = drawing.get_tightbbox()
     width, height = drawing.get_size_inches()
     assert used.x0 >= 0
@@ -350,12 +351,9 @@ def test_the_difference_that_speaks_most_against_a_claim_comes_first(tmp_path: P
     results = Results(tmp_path)
     for configs, mean in ((PAPERS_SCHEDULE, 63), (SIMPLESHOTS[:1], 62), (SIMPLESHOTS[1:], 60)):
         put_groups(results, [configs], [mean])
-    (judged,) = (
-        one
-        for one in claims.judged_claims(results, DATASET)[0]
-        if one.claim is claim_about("considerably")
-    )
-    means = [difference.mean for difference in judged.differences.values()]
+    judged, _ = claims.judged_claims(results, DATASET)
+    by_claim = {judged_claim.claim.sentence: judged_claim for judged_claim in judged}
+    differences = by_claim[claim_about("considerably").sentence].differences
+    means = [difference.mean for difference in differences.values()]
     assert means == sorted(means)
-    assert all(isinstance(one, Difference) for one in judged.differences.values())
-    assert next(iter(judged.differences)).startswith("PN")
+    assert next(iter(differences)).startswith("PN")

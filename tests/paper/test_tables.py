@@ -5,6 +5,7 @@ import io
 import statistics
 from collections import Counter
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -332,7 +333,7 @@ def test_an_accuracy_of_two_seeds_shows_both(tmp_path: Path) -> None:
 def test_accuracy_by_epoch_is_read_from_the_logs_of_all_seeds(tmp_path: Path) -> None:
     results = make_up(tmp_path, ["epochs"], PAPER, dataset="cifar-fs", seeds=3)
     (table,) = tables_of("epochs", results)
-    columns = [f"{n_shot}-shot, epoch {epoch}" for n_shot in (1, 5) for epoch in (90, 120)]
+    columns = [f"{n_shot}-shot, epoch {epoch}" for n_shot, epoch in product((1, 5), (90, 120))]
     assert list(table.columns[1:]) == columns
     rows = by_first_cell(table)
     accuracies: dict[str, list[float]] = {}

@@ -55,7 +55,9 @@ class Results:
 
     def with_seeds_that_ran(self, configs: Sequence[TrainConfig]) -> "Results":
         """Return the same results without the seeds that no run has, unless that is all of them."""
-        ran = {run.seed for config in configs for run in self.runs(config)}
+        ran = set()
+        for config in configs:
+            ran |= {run.seed for run in self.runs(config)}
         kept = tuple(seed for seed in self.seeds if seed in ran)
         results = Results(self.folder, self.size, kept or self.seeds)
         results.n_requested = self.n_requested

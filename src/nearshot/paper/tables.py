@@ -162,7 +162,9 @@ class Table:
             cells = [item if isinstance(item, Cell) else Cell(item) for item in items]
             values = [cell.text if cell.value is None else cell.value for cell in cells]
             columns.append([name, *values])
-            details = dict.fromkeys(detail for cell in cells for detail in cell.details)
+            details: dict[str, None] = {}
+            for cell in cells:
+                details |= dict.fromkeys(cell.details)
             for detail in details:
                 values = [cell.details.get(detail, "") for cell in cells]
                 columns.append([f"{name} {detail}", *values])

@@ -9,6 +9,7 @@ logs of `comparison`: nothing is trained beyond it.
 
 from collections.abc import Mapping
 from functools import partial
+from itertools import product
 from statistics import fmean
 
 from matplotlib.axes import Axes
@@ -117,7 +118,7 @@ def tables(results: Results, dataset: str) -> list[Table]:
         by_seed = curves[label, n_shot]
         return {seed: curve[epoch] for seed, curve in by_seed.items() if epoch in curve}
 
-    columns = [(n_shot, epoch) for n_shot in SHOTS for epoch in epochs]
+    columns = list(product(SHOTS, epochs))
     name = results.dataset(dataset)
     table = Table(
         f"epochs-{name}",
