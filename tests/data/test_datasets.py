@@ -127,7 +127,7 @@ def test_cifar_fs_from_the_pickles_of_cifar_100(tmp_path: Path) -> None:
 
 
 def by_table(split: str, names: list[str]) -> dict[str, bytes]:
-    files = {}
+    files: dict[str, str] = {}
     for name in names:
         files |= {f"{name}{i:08}.jpg": name for i in range(2)}
     table = "\n".join(["filename,label", *(f"{file},{name}" for file, name in files.items())])
