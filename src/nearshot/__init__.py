@@ -12,15 +12,15 @@ if TYPE_CHECKING:
 __all__ = ["FewShotClassifier", "__version__", "load_backbone"]
 
 PACKAGES = ("data", "estimator", "evaluation", "paper", "losses", "models", "runs", "training")
-PLACES = {"FewShotClassifier": "nearshot.estimator", "load_backbone": "nearshot.models"}
+MODULES = {"FewShotClassifier": "nearshot.estimator", "load_backbone": "nearshot.models"}
 
 
 def __getattr__(name: str) -> Any:
-    """Import on first use: PyTorch and scikit-learn take seconds, and a command's help needs neither."""
+    """Import on first use: PyTorch and scikit-learn take seconds, and --help needs neither."""
     if name in PACKAGES:
         return import_module(f"nearshot.{name}")
-    if name in PLACES:
-        return getattr(import_module(PLACES[name]), name)
+    if name in MODULES:
+        return getattr(import_module(MODULES[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

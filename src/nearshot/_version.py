@@ -8,7 +8,9 @@ __version__ = "0.1.0"
 
 
 def state_of_code() -> dict[str, Any] | None:
-    """Return the commit of this code and whether files have changed since; None if they are unknown.
+    """Return the commit of this code and whether files have changed since.
+
+    Return None if they are unknown.
 
     An archive made by git has the commit in a file. A package inside another repository does not
     belong to it.
@@ -19,10 +21,14 @@ def state_of_code() -> dict[str, Any] | None:
         return {"commit": archived, "changed": None}
 
     def git(*arguments: str) -> str:
-        command = ["git", *arguments]
-        return subprocess.run(
-            command, cwd=package, capture_output=True, text=True, check=True
-        ).stdout.strip()
+        result = subprocess.run(  # noqa: S603
+            ["git", *arguments],  # noqa: S607
+            cwd=package,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        return result.stdout.strip()
 
     try:
         git("ls-files", "--error-unmatch", "_commit.txt")
@@ -30,5 +36,6 @@ def state_of_code() -> dict[str, Any] | None:
             "commit": git("rev-parse", "HEAD"),
             "changed": bool(git("status", "--porcelain", ".")),
         }
-    except (OSError, subprocess.CalledProcessError):  # there is no git, or no repository
+    except (OSError, subprocess.CalledProcessError):
+        # There is no git, or no repository.
         return None

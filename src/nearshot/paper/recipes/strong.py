@@ -6,8 +6,8 @@
 Validation split. The plain recipe is cross-entropy on shuffled batches with the 12.4 M network of
 Lee et al. for 100 epochs. Each ingredient is added to it, and each is left out of the candidate,
 which is also measured with several views of each image. `docs/strong.md` explains the ingredients.
-Students of an earlier run are not among them, since no run of a recipe depends on another: train
-them with `nearshot train --teacher`. 20 runs a seed, five minutes each on an H200 at 32×32.
+Students of an earlier run are not among them; `nearshot train --teacher` trains those. 20 runs a
+seed, five minutes each on an H200 at 32×32.
 """
 
 from collections.abc import Callable, Iterable
