@@ -76,11 +76,12 @@ class DataPrepare:
     """
 
     name: Name
-    """A known dataset (see `nearshot data list`). For your own images: the path of a folder with
-    one folder per class, or of an archive of it; or any name, with --from."""
+    """A known dataset (see `nearshot data list`).
+    For your own images: the path of a folder with one folder per class, or of an archive of it.
+    Or any name, with --from."""
     paths: Paths = ()
-    """The folder or archive; or several archives that belong together. Without it, glyphs is drawn
-    here, and cifar-fs and omniglot are downloaded."""
+    """The folder or archive; or several archives that belong together.
+    Without it, glyphs is drawn here, and cifar-fs and omniglot are downloaded."""
     data_dir: DataDir = None
     side: int | None = None
     """The side of the square images; by default the dataset's usual one, or 84."""
@@ -95,15 +96,15 @@ class DataPrepare:
     seed: int | None = None
     """For your own images: the seed of the random split of the classes; by default 0."""
     train_classes: ClassList = None
-    """For your own images: a text file with the classes of the training split, one per line,
-    instead of fractions. Classes in no list are skipped."""
+    """For your own images: a text file with the training classes, one per line.
+    It replaces fractions; classes in no list are skipped."""
     val_classes: ClassList = None
     """The same for the validation split."""
     test_classes: ClassList = None
     """The same for the test split."""
     omniglot_split: Literal["vinyals", "background"] | None = None
-    """For omniglot: Vinyals et al.'s three splits, the default; or Lake et al.'s background (train)
-    and evaluation (test), prepared as omniglot-background."""
+    """For omniglot: Vinyals et al.'s three splits, the default.
+    Or Lake et al.'s background (train) and evaluation (test), prepared as omniglot-background."""
     rotations: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
     """For omniglot: add each character rotated by 90, 180 and 270 degrees as three more classes."""
 
@@ -250,7 +251,8 @@ class DataShow:
 class DataUnpack:
     """Write a prepared dataset's images as PNG files, one folder per class.
 
-    For example: nearshot data unpack glyphs --n-classes 5 --n-images 5 --output letters
+    For example:
+      nearshot data unpack glyphs --n-classes 5 --n-images 5 --output letters
     """
 
     name: Name
