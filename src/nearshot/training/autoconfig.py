@@ -32,8 +32,12 @@ TRAIN_SETTINGS = (*_EPISODE_SETTINGS, "least_images", *_VALIDATION_SETTINGS.valu
 # With few images, many steps teach more than large batches: an epoch has at least this many
 # batches, as long as they have this many images, and, where batches are not episodes, this many
 # images of each class.
-BATCHES_PER_EPOCH, LEAST_BATCH, LEAST_PER_CLASS = 4, 64, 4
-LEAST_CLASSES, LEAST_IMAGES = 5, 50  # of a training split
+BATCHES_PER_EPOCH = 4
+LEAST_BATCH = 64
+LEAST_PER_CLASS = 4
+# Of a training split.
+LEAST_CLASSES = 5
+LEAST_IMAGES = 50
 
 
 def autoconfigure(
@@ -87,7 +91,8 @@ def fit_validation(
 
 def check_enough(store: Store) -> None:
     """Refuse a training split that is too small to learn what holds for other classes."""
-    n_classes, n_images = len(store.class_names), len(store)
+    n_classes = len(store.class_names)
+    n_images = len(store)
     if n_classes < LEAST_CLASSES or n_images < LEAST_IMAGES:
         raise InputError(
             f"The training split must have at least {LEAST_CLASSES} classes and {LEAST_IMAGES} "
@@ -128,14 +133,13 @@ def _with_episodes(
     n_classes = len(by_class.sizes)
     fact = classes_in_words("training", n_classes, int(by_class.sizes.min())) + _sharing(n_ranks)
     if shape is None:
-        given = " and ".join(
-            f"{name} {_episode_setting(config, name)}" for name in names if name not in auto
-        )
+        given = [f"{name} {_episode_setting(config, name)}" for name in names if name not in auto]
+        problem = f"{fact}: no episodes fit {' and '.join(['this', *given])}"
         instead = _nearest_shape(config, by_class, _EPISODE_SETTINGS, n_ranks)
-        advice = "fewer devices"
-        if instead is not None:
-            advice = ", ".join(f"{name} {getattr(instead, name)}" for name in names)
-        raise InputError(f"{fact}: no episodes fit it and {given}. Use {advice}.")
+        if instead is None:
+            raise InputError(f"{problem}. Use fewer devices.")
+        advice = ", ".join(f"{name} {getattr(instead, name)}" for name in names)
+        raise InputError(f"{problem}. Use {advice}.")
 
     adapted = config
     if config.n_way is None:

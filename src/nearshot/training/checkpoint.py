@@ -18,7 +18,16 @@ from nearshot.training.config import TrainConfig, differences
 from nearshot.training.methods import PairsInBatch
 from nearshot.training.step import Step
 
-FORMAT, VERSION = "nearshot-checkpoint", 1
+FORMAT = "nearshot-checkpoint"
+VERSION = 2
+
+
+def _no_loss() -> Tensor:
+    return torch.zeros((), dtype=torch.float64)
+
+
+def _no_pairs() -> list[float]:
+    return [0.0, 0.0, 0.0]
 
 
 @dataclass
@@ -43,8 +52,8 @@ class RunState:
     history: list[dict[str, Any]] = field(default_factory=list)
     initial: dict[str, float] = field(default_factory=dict)
     n_steps: int = 0
-    loss_sum: Tensor = field(default_factory=lambda: torch.zeros((), dtype=torch.float64))
-    pairs: list[float] = field(default_factory=lambda: [0.0, 0.0, 0.0])
+    loss_sum: Tensor = field(default_factory=_no_loss)
+    pairs: list[float] = field(default_factory=_no_pairs)
 
     def add(self, loss: Tensor, pairs: PairsInBatch | None) -> None:
         """Add a step. The loss stays on its device, since reading it would wait for the device."""
@@ -60,7 +69,7 @@ class RunState:
         self.epoch += 1
         self.n_steps = 0
         self.loss_sum = torch.zeros_like(self.loss_sum)
-        self.pairs = [0.0, 0.0, 0.0]
+        self.pairs = _no_pairs()
 
     def best_epochs(self) -> dict[str, int]:
         """Return the epochs of the best accuracies so far."""

@@ -190,6 +190,11 @@ def _with_automatic_settings(
     return config
 
 
+def prepare_splits(config: TrainConfig, data_dir: str | Path | None) -> None:
+    """Prepare the splits of a run, if they are not prepared yet."""
+    open_splits(config, data_dir)
+
+
 def open_splits(config: TrainConfig, data_dir: str | Path | None) -> dict[str, Store]:
     """Open the training split, and the validation split if there is one; prepare them if needed."""
     side = config.side

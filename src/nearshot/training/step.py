@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -185,18 +186,18 @@ class Step:
             shape=config.shape if config.batch_kind == "episodes" else None,
             generator=self.generator,
         )
-        loss = self._mixed(lambda given: self._method_loss(replace(batch, labels=given)), labels)
+
+        def method_loss(labels: Tensor) -> Tensor:
+            return self._method_loss(replace(batch, labels=labels))
+
+        loss = self._mixed(method_loss, labels)
         if embedded.turns is not None and prepared.turns is not None:
-            turn_logits = gather_batch(embedded.turns)
-            turn_loss = self._mixed(
-                lambda given: cross_entropy_loss(turn_logits, given), prepared.turns
-            )
-            loss = loss + config.rotation_weight * turn_loss
+            turn_loss = partial(cross_entropy_loss, gather_batch(embedded.turns))
+            loss = loss + config.rotation_weight * self._mixed(turn_loss, prepared.turns)
         if self.teacher is not None and prepared.answers is not None:
-            teacher = self.teacher
             answers = gather_batch(prepared.answers)
-            distillation = self._mixed(lambda given: teacher.loss(batch, given, config), answers)
-            loss = loss + config.distillation_weight * distillation
+            teacher_loss = partial(self.teacher.loss, batch, config=config)
+            loss = loss + config.distillation_weight * self._mixed(teacher_loss, answers)
         return loss
 
     def _method_loss(self, batch: Batch) -> Tensor:
@@ -209,6 +210,7 @@ class Step:
         return loss
 
     def _mixed(self, loss_of: Callable[[Tensor], Tensor], targets: Tensor) -> Tensor:
+        """Return a loss of the targets, and of their partners' where images are mixed."""
         return loss_of(targets) if self.mixup is None else self.mixup.loss(loss_of, targets)
 
     def set_learning_rate(self, step: int, n_steps: int) -> None:

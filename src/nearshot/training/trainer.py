@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -39,7 +40,13 @@ from nearshot.training.hardware import Hardware
 from nearshot.training.learner import Learner, Teacher
 from nearshot.training.logging import RunLog, import_wandb
 from nearshot.training.methods import LearntTemperature, PairsInBatch
-from nearshot.training.plan import RunPlan, open_splits, plan_run, resolve_run
+from nearshot.training.plan import (
+    RunPlan,
+    open_splits,
+    plan_run,
+    prepare_splits,
+    resolve_run,
+)
 from nearshot.training.run_folder import NOTE, RunFolder, describe_environment
 from nearshot.training.signals import stop_signal
 from nearshot.training.step import Step, captured
@@ -124,7 +131,7 @@ def train(
     hardware = hardware or Hardware()
     config, run, auto = resolve_run(config, folder, auto=auto, resume=resume)
     fabric = hardware.launch(config)
-    on_first_rank(fabric, lambda: len(open_splits(config, data_dir)))  # prepares for all ranks
+    on_first_rank(fabric, partial(prepare_splits, config, data_dir))
     plan = plan_run(
         config,
         open_splits(config, data_dir),
@@ -174,7 +181,8 @@ def _locked(run: RunFolder, fabric: "Fabric", *, resume: bool, overwrite: bool) 
 
     Yields whether the folder has a checkpoint to resume from.
     """
-    has_checkpoint = on_first_rank(fabric, lambda: run.start(resume=resume, overwrite=overwrite))
+    start = partial(run.start, resume=resume, overwrite=overwrite)
+    has_checkpoint = on_first_rank(fabric, start)
     try:
         yield has_checkpoint
     finally:
@@ -388,7 +396,7 @@ class Trainer:
     def validate(self, epoch: int) -> dict[str, float]:
         """Return an epoch's validation accuracies, which the first rank measures for all."""
         self.step.learner.eval()
-        means = on_first_rank(self.fabric, lambda: self._validate(epoch))
+        means = on_first_rank(self.fabric, partial(self._validate, epoch))
         self.step.learner.train()
         return means
 
