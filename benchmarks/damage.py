@@ -138,7 +138,14 @@ def make_files(folder: Path) -> dict[str, Reader]:
         validation_episodes=20,
     )
     auto = ("batch_size", "validation_n_shot", "validation_n_query")
-    train(config, folder=folder / "run", data_dir=data, auto=auto, progress=False, checkpoint_seconds=0)
+    train(
+        config,
+        folder=folder / "run",
+        data_dir=data,
+        auto=auto,
+        progress=False,
+        checkpoint_seconds=0,
+    )
 
     def answers(at: Path) -> Any:
         classifier = FewShotClassifier.load(at / "b.safetensors", device="cpu")
