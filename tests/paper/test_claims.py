@@ -339,6 +339,8 @@ def test_the_chart_shows_every_measured_difference(tmp_path: Path) -> None:
     for judged_claim in judged:
         means += [difference.mean for difference in judged_claim.differences.values()]
     assert sorted(shown) == pytest.approx(sorted(means))
+    left, right = axes.get_xlim()
+    assert left <= min(means) <= max(means) <= right
     used = drawing.get_tightbbox()
     width, height = drawing.get_size_inches()
     assert used.x0 >= 0

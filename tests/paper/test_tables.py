@@ -252,6 +252,19 @@ def test_every_form_has_all_rows() -> None:
     assert [row["number"] for row in csv_rows(table)] == ["1.0", "2.0"]
 
 
+def test_the_papers_numbers_are_shown_at_its_size_only(tmp_path: Path) -> None:
+    at_84 = tables_of("comparison", make_up(tmp_path, ["comparison"], PAPER))[0]
+    size = at_input_size(32)
+    at_32 = tables_of("comparison", make_up(tmp_path, ["comparison"], size))[0]
+    assert any(row.is_quoted for row in at_84.rows)
+    assert not any(row.is_quoted for row in at_32.rows)
+    for table, has_paper in ((at_84, True), (at_32, False)):
+        ours = [row for row in table.rows if row.is_ours]
+        assert len(ours) == 7
+        papers = [str(row.cells[2]) != "–" for row in ours]
+        assert papers == [has_paper] * 7
+
+
 def test_differences_whose_runs_are_missing_are_skipped(tmp_path: Path) -> None:
     results = make_up(tmp_path, ["comparison"], PAPER, dataset="cifar-fs")
     kept = [PRESETS["cifar-fs-nca"], PRESETS["cifar-fs-prototypical"]]

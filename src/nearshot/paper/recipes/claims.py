@@ -25,7 +25,7 @@ from nearshot.paper.results import Results
 from nearshot.paper.tables import Figure, Table, difference_cell, number_cell
 
 COLOURS = {"confirmed": "#0072B2", "contradicted": "#D55E00", "undecided": "0.4", None: "0.6"}
-TICKS = (-20, -10, -5, -2, -1, 0, 1, 2, 5, 10, 20)
+TICKS = (-50, -20, -10, -5, -2, -1, 0, 1, 2, 5, 10, 20, 50)
 ABOUT_CLASSIFIERS = (
     "Both sides of a difference use the same classifier, except where classifiers are compared: "
     "nearest centroid, unless another is named. The chart shows all differences."
@@ -150,8 +150,10 @@ def _draw(results: Results, dataset: str) -> Drawing:
     drawing = new_drawing(9.5, 1.4 + 0.42 * len(judged))
     axes = drawing.subplots()
     axes.set_xscale("symlog", linthresh=2)
-    axes.set_xlim(TICKS[0], TICKS[-1])
-    axes.set_xticks(TICKS, [f"{tick:+g}".replace("-", "−") if tick else "0" for tick in TICKS])
+    lowest, highest = _range(judged)
+    ticks = [tick for tick in TICKS if lowest <= tick <= highest]
+    axes.set_xlim(lowest, highest)
+    axes.set_xticks(ticks, [f"{tick:+g}".replace("-", "−") if tick else "0" for tick in ticks])
     shade_every_other(axes, len(judged))
     for height, judged_claim in enumerate(judged):
         _draw_claim(axes, height, judged_claim)
@@ -159,8 +161,23 @@ def _draw(results: Results, dataset: str) -> Drawing:
     name_lines(axes, [fill(judged_claim.claim.sentence, 60) for judged_claim in judged])
     axes.tick_params(axis="y", labelsize=6.5)
     axes.set_xlabel("difference in points; shaded: where the claim puts it", fontsize=9)
-    finish(drawing, f"{results.label}\ndots: differences, with 95 % intervals")
+    about_dots = "dots: differences, with 95 % intervals between seeds (of one: over episodes)"
+    finish(drawing, f"{results.label}\n{about_dots}")
     return drawing
+
+
+def _range(judged: Sequence[JudgedClaim]) -> tuple[int, int]:
+    """Return the ticks between which all intervals are, at least −2 and +2."""
+    lowest = -2.0
+    highest = 2.0
+    for judged_claim in judged:
+        for difference in judged_claim.differences.values():
+            half_width = float(np.nan_to_num(difference.half_width))
+            lowest = min(lowest, difference.mean - half_width)
+            highest = max(highest, difference.mean + half_width)
+    left = max((tick for tick in TICKS if tick <= lowest), default=TICKS[0])
+    right = min((tick for tick in TICKS if tick >= highest), default=TICKS[-1])
+    return left, right
 
 
 def _draw_claim(axes: Axes, height: int, judged_claim: JudgedClaim) -> None:
