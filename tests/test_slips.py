@@ -1,4 +1,4 @@
-"""Input that is nearly right is accepted, or answered with a suggestion."""
+"""Nearly right input is accepted, or the error says what to change."""
 
 import os
 import re
@@ -20,7 +20,7 @@ WITHOUT_A_GPU = pytest.mark.skipif(torch.cuda.is_available(), reason="there is a
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A home folder for the test, and another working folder."""
+    """Return a home folder for the test; the working folder is another one."""
     here = tmp_path / "here"
     here.mkdir()
     monkeypatch.chdir(here)
@@ -30,7 +30,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "home"
 
 
-def test_the_home_folder_is_meant_wherever_a_path_is_given(
+def test_a_tilde_is_the_home_folder_in_every_path(
     home: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_folder(Path("photos"), class_folders(["ant", "bee"], 3))
@@ -48,25 +48,24 @@ def test_the_home_folder_is_meant_wherever_a_path_is_given(
     )
 
 
-def test_a_folder_of_archives_is_as_if_they_were_unpacked(
+def test_a_folder_of_archives_equals_the_unpacked_images(
     home: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     members = class_folders([f"animal {i}" for i in range(8)], 4)
     write_folder(Path("plain"), members)
     names = sorted(members)
     Path("parts").mkdir()
-    for number, some in enumerate((names[:12], names[10:])):  # the same image twice is no harm
-        write_zip(Path("parts") / f"part {number}.zip", {name: members[name] for name in some})
+    for number, part in enumerate((names[:12], names[10:])):  # two images are in both
+        write_zip(Path("parts") / f"part {number}.zip", {name: members[name] for name in part})
     (Path("parts") / "README.txt").write_text("In two parts.")
-    write_zip(
-        Path("plain") / "more.zip", {"animal 9/0.png": members[names[0]]}
-    )  # beside images it is none of them
+    # Beside images, an archive is not read.
+    write_zip(Path("plain") / "more.zip", {"animal 9/0.png": members[names[0]]})
     for name in ("plain", "parts"):
         assert main(["data", "prepare", "zoo " + name, "--from", name]) == 0
-    assert (
-        Store.open("zoo parts", "train").fingerprint == Store.open("zoo plain", "train").fingerprint
-    )
-    write_zip(Path("parts/part 2.zip"), {names[0]: members[names[1]]})  # two images of one name
+    parts = Store.open("zoo parts", "train")
+    plain = Store.open("zoo plain", "train")
+    assert parts.fingerprint == plain.fingerprint
+    write_zip(Path("parts/part 2.zip"), {names[0]: members[names[1]]})  # another image of this name
     capsys.readouterr()
     assert main(["data", "prepare", "./parts"]) == 1
     assert repr(names[0]) in capsys.readouterr().err
@@ -106,7 +105,7 @@ TRAINING = "train --preset glyphs-nca"
         ),
     ],
 )
-def test_a_slip_is_answered_in_one_sentence(
+def test_errors_name_the_parameter_and_its_value(
     typed: str, answer: str, home: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     Path("photos").mkdir()
@@ -127,7 +126,7 @@ def test_a_slip_is_answered_in_one_sentence(
         ("data prepare glyphs --sied 3", "--side .* nearshot data"),
     ],
 )
-def test_a_mistake_leads_to_the_right_help(
+def test_unknown_commands_and_options_name_the_right_help(
     typed: str, answer: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as ended:
@@ -137,8 +136,8 @@ def test_a_mistake_leads_to_the_right_help(
 
 
 def test_a_folder_that_cannot_be_written_to_is_named() -> None:
-    """The requested file, not the temporary one."""
-    with tempfile.TemporaryDirectory() as folder:  # into pytest's own nobody else may look
+    """Rather than the temporary file."""
+    with tempfile.TemporaryDirectory() as folder:  # others cannot read pytest's own
         file = Path(folder).resolve() / "x.txt"
         answer = re.escape(f"{file}: Permission denied")
         with (

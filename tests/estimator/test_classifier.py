@@ -135,9 +135,9 @@ def test_a_failed_fit_or_addition_changes_nothing() -> None:
     ):
         with pytest.raises(ValueError, match=message):
             model.partial_fit(features, labels)
-    labels = np.where(drawn.labels == "class 0", "unknown", drawn.labels)
+    with_unknown = np.where(drawn.labels == "class 0", "unknown", drawn.labels)
     with pytest.raises(InputError, match="unknown_label .*'unknown'"):
-        model.fit(drawn.support[:, :3], labels)
+        model.fit(drawn.support[:, :3], with_unknown)
     assert model.n_features_in_ == 16
     np.testing.assert_array_equal(model.predict_proba(drawn.query), before)
 
@@ -296,7 +296,7 @@ def test_tensors_with_gradients_are_features() -> None:
 
 
 def unit_length(features: np.ndarray) -> np.ndarray:
-    return features / np.linalg.norm(features, axis=1, keepdims=True)
+    return np.asarray(features / np.linalg.norm(features, axis=1, keepdims=True))
 
 
 def test_neighbours_against_numpy() -> None:

@@ -87,9 +87,7 @@ def test_a_function_gets_squares_and_is_not_cached(tmp_path: Path) -> None:
 
     grey = [np.full((9, 9), value, np.uint8) for value in (0, 255)]
     embedder = Embedder(function, cache_dir=tmp_path)
-    assert embedder.key is None
-    assert embedder.dim is None
-    assert embedder.centre is None
+    assert [embedder.key, embedder.dim, embedder.centre] == [None, None, None]
     np.testing.assert_array_equal(embedder(grey), [[0, 224], [255, 224]])
     assert embedder.dim == 2
     assert not list(tmp_path.iterdir())  # nothing identifies a function

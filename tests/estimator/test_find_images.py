@@ -81,16 +81,16 @@ def test_files_folders_and_patterns(support: Path, monkeypatch: pytest.MonkeyPat
 def test_photos_and_videos_of_other_formats_are_unread(support: Path) -> None:
     write_folder(support, {"dog/a.AVIF": b"x", "dog/b.mov": b"x", "dog/notes.txt": b"x"})
     with pytest.warns(UserWarning, match="3 files"):
-        found = find_images([support / "dog"])
-    assert found.paths == [support / "dog" / f"{i}.png" for i in range(3)]
-    assert found.unread == [support / "dog" / "a.AVIF", support / "dog" / "b.mov"]
+        images = find_images([support / "dog"])
+    assert images.paths == [support / "dog" / f"{i}.png" for i in range(3)]
+    assert images.unread == [support / "dog" / "a.AVIF", support / "dog" / "b.mov"]
 
 
 def paths(*given: str | Path) -> list[Path]:
     """Return what is found where everything can be read."""
-    found = find_images(given)
-    assert found.unread == []
-    return found.paths
+    images = find_images(given)
+    assert images.unread == []
+    return images.paths
 
 
 def test_linked_folders_are_skipped_with_a_warning(
@@ -141,6 +141,6 @@ def test_a_locked_folder_of_a_class_is_an_error_and_one_of_new_images_is_skipped
         locked(cat / "more"),
         pytest.warns(UserWarning, match=f"{cat / 'more'} .*Permission denied"),
     ):
-        found = find_images([cat])
-    assert found.paths == [cat / "0.png", cat / "1.png"]
-    assert found.unread == [cat / "more"]
+        images = find_images([cat])
+    assert images.paths == [cat / "0.png", cat / "1.png"]
+    assert images.unread == [cat / "more"]

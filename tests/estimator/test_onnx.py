@@ -43,7 +43,11 @@ def opened(content: bytes) -> Run:
     options.intra_op_num_threads = 1
     session = ort.InferenceSession(content, options, providers=["CPUExecutionProvider"])
     names = [output.name for output in session.get_outputs()]
-    return lambda **given: dict(zip(names, session.run(None, given), strict=True))
+
+    def run(**inputs: Any) -> dict[str, Any]:
+        return dict(zip(names, session.run(None, inputs), strict=True))
+
+    return run
 
 
 def exported(classifier: FewShotClassifier, folder: Path) -> Run:

@@ -19,12 +19,14 @@ def print_entries(title: str, entries: Iterable[tuple[str, str, str]], console: 
     """
     console.print(Text(title, style="italic"), soft_wrap=False)
     for name, state, description in entries:
-        fits_beside_name = bool(state) and len(name) + len(state) < console.width - 2
-        heading = f": {state}" if fits_beside_name else ":"
-        if state and not fits_beside_name:
-            description = f"{state}\n{description}"  # noqa: PLW2901
+        heading = ":"
+        below = description
+        if state and len(name) + len(state) < console.width - 2:
+            heading = f": {state}"
+        elif state:
+            below = f"{state}\n{description}"
         console.print(Text.assemble("\n", (name, "bold"), heading), soft_wrap=True)
-        console.print(Padding(Text(description), (0, 0, 0, INDENT)), soft_wrap=False)
+        console.print(Padding(Text(below), (0, 0, 0, INDENT)), soft_wrap=False)
 
 
 def aligned(rows: Sequence[Sequence[object]]) -> list[str]:

@@ -83,8 +83,8 @@ class Predict:
         check_count(self.nearest, "nearest")
         if self.copy_to is not None:
             check_apart(self.copy_to, self.support)
-        found = find_images(self.images)
-        paths = found.paths
+        images = find_images(self.images)
+        paths = images.paths
         if not paths:
             raise InputError("images must be at least 1 file, folder or pattern (got none).")
         classifier = self.options.make_classifier(self.support)
@@ -107,7 +107,7 @@ class Predict:
         n_not_copied = 0
         if self.copy_to is not None:
             n_not_copied = _copy_images(labels, self.copy_to)
-        if n_unreadable > 0 or found.unread or n_not_copied > 0:
+        if n_unreadable > 0 or images.unread or n_not_copied > 0:
             raise SystemExit(SOME_UNREADABLE)
 
     def _print_score(self, lines: Sequence[str], console: Console) -> None:

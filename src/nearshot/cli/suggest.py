@@ -99,13 +99,13 @@ class Suggest:
         from nearshot.estimator.find_images import find_images  # noqa: PLC0415 (imports scikit-learn)
 
         check_count(self.count, "count")
-        found = find_images(self.images)
+        images = find_images(self.images)
         options = self.options
         if options.unknown_rate is None and self.support.is_dir():
             # No answer has the unknown label, so any will do that is no class.
             options = replace(options, unknown_rate=UNKNOWN_RATE, unknown_label="")
         classifier = options.make_classifier(self.support)
-        features, errors = _embed(classifier, found.paths)
+        features, errors = _embed(classifier, images.paths)
         features = _without_labelled(classifier, features)
         suggestions = [
             *_images_to_label(classifier, features, self.count),
@@ -120,7 +120,7 @@ class Suggest:
             _write_csv(suggestions, console.file)
         for error in errors:
             print_message(f"Skipped: {error}")
-        if errors or found.unread:
+        if errors or images.unread:
             raise SystemExit(SOME_UNREADABLE)
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -37,6 +37,8 @@ from nearshot.text import with_progress
 
 BATCH_SIZES = {"cuda": 256, "cpu": 8}  # a CPU's caches hold the maps of a few images
 DEFAULT_SIZE = 224  # the side of images for a network or function without `input_size`
+
+Item = TypeVar("Item")
 
 
 @dataclass(frozen=True)
@@ -213,7 +215,7 @@ class Embedder:
         limit_threads = partial(torch.set_num_threads, 1) if n_threads > 1 else None
         threads = ThreadPoolExecutor(n_threads, initializer=limit_threads)
         prepared = read_each(images, self._prepare)
-        batches = iter(lambda: list(islice(prepared, self.batch_size)), [])
+        batches = _batches(prepared, self.batch_size)
         embedded = map_ahead(threads, self._embed_batch, batches, 2 * n_threads + 1)
         try:
             for batch in embedded:
@@ -281,6 +283,12 @@ class Embedder:
                 features.append(network(normalise_images(view, *self.spec.normalisation)))
             mean: Features = torch.stack(features).float().mean(0).cpu().numpy()
         return mean
+
+
+def _batches(items: Iterator[Item], size: int) -> Iterator[list[Item]]:
+    """Yield lists of `size` items; the last may be shorter."""
+    while batch := list(islice(items, size)):
+        yield batch
 
 
 def _cache_key(backbone: Backbone, n_views: int) -> str:
