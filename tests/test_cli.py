@@ -252,7 +252,8 @@ def test_two_folders_of_one_name_are_not_mistaken_for_each_other(
 
 
 def test_classes_are_split_by_lists(photos: Path, tmp_path: Path, capsys: Captured) -> None:
-    known, new = tmp_path / "known.txt", tmp_path / "new.txt"
+    known = tmp_path / "known.txt"
+    new = tmp_path / "new.txt"
     known.write_text("animal 7\n\nanimal 2\n  animal 3\nanimal 2\n")
     new.write_text("animal 0\nanimal 9")
     lists: list[str | Path] = ["--train-classes", known, "--test-classes", new]

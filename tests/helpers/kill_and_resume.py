@@ -47,7 +47,9 @@ def exit_code(process: int) -> int:
 
 def main() -> None:
     data_dir, whole, killed = (Path(argument) for argument in sys.argv[1:4])
-    n_kills, seed, signal_number = int(sys.argv[4]), int(sys.argv[5]), getattr(signal, sys.argv[6])
+    n_kills = int(sys.argv[4])
+    seed = int(sys.argv[5])
+    signal_number = getattr(signal, sys.argv[6])
     started = time.monotonic()
     if exit_code(start(data_dir, whole)):
         sys.exit("the uninterrupted run failed")

@@ -39,7 +39,8 @@ def test_a_first_run_and_its_evaluation_need_no_options(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     prepare_tiny(tmp_path, n_classes=10, n_images=12)
-    run, where = tmp_path / "run", ["--data-dir", str(tmp_path)]
+    run = tmp_path / "run"
+    where = ["--data-dir", str(tmp_path)]
     command = ["train", "--dataset", "tiny", *where, *QUICK, "--output", str(run)]
 
     def dry(*options: str) -> tuple[dict[str, object], str]:
@@ -52,7 +53,9 @@ def test_a_first_run_and_its_evaluation_need_no_options(
     assert main(command) == 0
     log = capsys.readouterr().err.splitlines()
     changes = [line for line in shown.splitlines() if "instead of" in line]
-    assert [("batch_size 48" in one, "validation_n_way 2" in one) for one in changes] == [
+    assert [
+        ("batch_size 48" in message, "validation_n_way 2" in message) for message in changes
+    ] == [
         (True, False),
         (False, True),
     ]
@@ -98,10 +101,8 @@ def test_a_preset_never_changes_and_fits_its_dataset(preset: str) -> None:
 
 
 def test_in_python_nothing_is_automatic_by_default(data_dir: Path, tmp_path: Path) -> None:
-    too_much, where = (
-        change(TINY, epochs=1, batch_size=4096),
-        {"folder": tmp_path / "run", "data_dir": data_dir},
-    )
+    too_much = change(TINY, epochs=1, batch_size=4096)
+    where = {"folder": tmp_path / "run", "data_dir": data_dir}
     for auto, message in (
         ((), "4096"),
         (("batchsize",), "'batchsize'.* Did you mean 'batch_size'"),
@@ -116,10 +117,8 @@ class Labelled:
     """The part of a store that autoconfiguration uses."""
 
     def __init__(self, *sizes: int) -> None:
-        self.labels, self.class_names = (
-            labels_of(*sizes),
-            tuple(f"kind {number}" for number in range(len(sizes))),
-        )
+        self.labels = labels_of(*sizes)
+        self.class_names = tuple(f"kind {number}" for number in range(len(sizes)))
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -246,9 +245,9 @@ def test_an_epoch_of_few_images_has_several_steps(
 ) -> None:
     config, messages = adapted(sizes, {}, config=TrainConfig(), n_ranks=n_ranks)
     assert config.batch_size == batch_size
-    assert [f"batch_size {batch_size} instead of 512" in one for one in messages] == [True] * (
-        batch_size != 512
-    )
+    assert [f"batch_size {batch_size} instead of 512" in message for message in messages] == [
+        True
+    ] * (batch_size != 512)
     assert (
         adapted(sizes, {"batch_size": 90}, config=TrainConfig())[0].batch_size == 90
     )  # a given size stays

@@ -109,7 +109,8 @@ def test_shots_of_a_method_without_shots_are_an_error() -> None:
 def test_small_images_of_mini_imagenet_have_presets_of_their_own(
     tmp_path: Path, capsys: Captured
 ) -> None:
-    published, small = PRESETS["mini-imagenet-nca"], PRESETS["mini-imagenet-84-nca"]
+    published = PRESETS["mini-imagenet-nca"]
+    small = PRESETS["mini-imagenet-84-nca"]
     command = ["--preset", "mini-imagenet-nca", "--data-dir", str(tmp_path)]
     assert parse(command).config == published  # nothing is prepared
     prepare_tiny(tmp_path, name="mini-imagenet")  # 16×16
@@ -127,7 +128,8 @@ def test_small_images_of_mini_imagenet_have_presets_of_their_own(
 
 
 def test_train_then_evaluate(data_dir: Path, tmp_path: Path, capsys: Captured) -> None:
-    where, run = ["--data-dir", str(data_dir)], tmp_path / "run"
+    where = ["--data-dir", str(data_dir)]
+    run = tmp_path / "run"
     train = [
         "train",
         "--dataset",
@@ -147,18 +149,24 @@ def test_train_then_evaluate(data_dir: Path, tmp_path: Path, capsys: Captured) -
     assert "epoch 2/2: loss" in err
     measure = ["evaluate", str(run), *where, "--n-way", "2", "--n-episodes", "20"]
     assert main([*measure, "--classifier", "centroid", "soft", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
+    evaluations = json.loads(capsys.readouterr().out)
     expected = [(1, "centroid"), (1, "soft"), (5, "centroid"), (5, "soft")]
-    assert [(one["spec"]["n_shot"], one["spec"]["classifier"]) for one in found] == expected
-    assert found[0]["accuracy"]["protocol"]["split"] == "test"
+    assert [
+        (evaluation["spec"]["n_shot"], evaluation["spec"]["classifier"])
+        for evaluation in evaluations
+    ] == expected
+    assert evaluations[0]["accuracy"]["protocol"]["split"] == "test"
     assert (
         main([*measure, "--n-shot", "3", "--json"]) == 0
     )  # Matching Networks are reported with soft assignment
-    (found,) = json.loads(capsys.readouterr().out)
-    assert (found["spec"]["classifier"], len(found["accuracy"]["per_episode"])) == ("soft", 20)
+    (evaluation,) = json.loads(capsys.readouterr().out)
+    assert (evaluation["spec"]["classifier"], len(evaluation["accuracy"]["per_episode"])) == (
+        "soft",
+        20,
+    )
     best = json.loads((run / "result.json").read_text())["best"]
     nearest = best["1-shot soft"]["epoch"]  # of 1 and 5, as far from 3, the smaller
-    assert found["weights"] == f"epoch-{nearest:04d}.safetensors"
+    assert evaluation["weights"] == f"epoch-{nearest:04d}.safetensors"
     assert main(train) == 1
     assert "resume" in capsys.readouterr().err
 
@@ -199,7 +207,7 @@ def test_classes_are_listed_the_hardest_first(
     assert main([*measure, "--json"]) == 0
     last = json.loads(capsys.readouterr().out)[-1]
     names = sorted(last["by_class"], key=lambda name: last["by_class"][name]["mean"])
-    assert len({one["mean"] for one in last["by_class"].values()}) > 2
+    assert len({accuracy["mean"] for accuracy in last["by_class"].values()}) > 2
     hardest = last["by_class"][names[0]]
     for limit, expected in (
         (30, names),

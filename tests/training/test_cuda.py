@@ -1,7 +1,9 @@
 """Training on a GPU: a replayed graph equals the eager step, and a run resumes."""
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,7 +21,8 @@ from nearshot.training.step import Step, captured
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
-SIDE, N_CLASSES = 16, 8
+SIDE = 16
+N_CLASSES = 8
 
 
 @pytest.fixture(autouse=True)
@@ -56,19 +59,20 @@ def step_of(config: TrainConfig, hardware: Hardware = PLAIN) -> Step:
     torch.manual_seed(0)
     exact = replace(config, precision="float32")
     learner = Learner(exact, SIDE, N_CLASSES)
-    teacher = Teacher(exact, learner.backbone, ()) if exact.teacher else None
+    teacher = Teacher(exact, learner, ()) if exact.teacher else None
     return Step(hardware.fabric(exact), hardware, exact, learner, teacher)
 
 
 def values_of(step: Step) -> list[Tensor]:
-    """The weights, and their average where there is one, with its statistics."""
+    """The weights, also of the loss, and their average where there is one, with its statistics."""
     average = [] if step.average is None else [*step.average.parameters(), *step.average.buffers()]
-    return [*step.learner.parameters(), *average]
+    return [*step.learner.parameters(), *step.loss_modules.parameters(), *average]
 
 
 def check_same_steps(config: TrainConfig, hardware: Hardware) -> None:
     """Compare four steps, eager and captured, to float32's rounding, which grows step by step."""
-    plain, other = step_of(config), step_of(config, hardware)
+    plain = step_of(config)
+    other = step_of(config, hardware)
     take_other = captured(other, BATCHES[0].cuda(), LABELS.cuda())
     for value, twin in zip(*map(values_of, (plain, other)), strict=True):
         assert torch.equal(value, twin)
@@ -93,7 +97,7 @@ def test_a_graph_asks_the_teacher(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("backbone", ["conv4-32", "resnet12"])
 def test_a_fused_step_mixes_what_a_plain_one_does(backbone: str) -> None:
-    config = replace(
+    config = change(
         VARIANTS["mixed"], backbone=backbone, background=0.0, temperature=100.0, rotation_weight=1.0
     )
     check_same_steps(config, Hardware(fuse=True))
@@ -124,9 +128,9 @@ def test_a_fast_step_does_what_a_plain_one_does(fast: Hardware, backbone: str) -
     ],
 )
 def test_a_run_on_a_gpu_trains_and_is_resumed(
-    changes: dict[str, object], compiles: bool, data_dir: Path, tmp_path: Path
+    changes: dict[str, Any], compiles: bool, data_dir: Path, tmp_path: Path
 ) -> None:
-    config = change(TINY, epochs=4, **changes)  # type: ignore[arg-type]
+    config = change(TINY, epochs=4, **changes)
     gpu = Hardware(accelerator="cuda", compile=compiles or None)
     first = train(
         config,
@@ -150,10 +154,10 @@ def test_a_run_on_a_gpu_trains_and_is_resumed(
 
 def test_a_run_of_a_cpu_resumes_on_a_gpu(data_dir: Path, tmp_path: Path) -> None:
     config = change(TINY, epochs=2, optimiser="adam", learning_rate=1e-3)
-    where = {"folder": tmp_path / "run", "data_dir": data_dir, "show": False}
-    train(config, hardware=Hardware(accelerator="cpu"), checkpoint_seconds=0, **where)  # type: ignore[arg-type]
+    on = partial(train, config, folder=tmp_path / "run", data_dir=data_dir, progress=False)
+    on(hardware=Hardware(accelerator="cpu"), checkpoint_seconds=0)
     (tmp_path / "run" / "result.json").unlink()
-    assert train(config, hardware=Hardware(accelerator="cuda"), resume=True, **where).finished  # type: ignore[arg-type]
+    assert on(hardware=Hardware(accelerator="cuda"), resume=True).finished
 
 
 @ignore_torch

@@ -30,11 +30,13 @@ def folders(
 ) -> tuple[Path, Path]:
     """Folders of the same runs in one process and in two: the quick ones, or the others."""
     names = [name for name in CONFIGS if (name in QUICK) == request.param]
-    one, two = (tmp_path_factory.mktemp("runs") / name for name in ("one", "two"))
-    weights = one.with_name("initial.safetensors")
+    parent = tmp_path_factory.mktemp("runs")
+    single = parent / "single"
+    pair = parent / "pair"
+    weights = single.with_name("initial.safetensors")
     torch.manual_seed(0)
     save_backbone(build_backbone("conv4-32", input_size=16), weights)
-    train_all(data_dir, weights, one, names)
+    train_all(data_dir, weights, single, names)
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, sys.path)])}
     launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     command = [
@@ -43,11 +45,11 @@ def folders(
         str(SCRIPT),
         str(data_dir),
         str(weights),
-        str(two),
+        str(pair),
         *names,
     ]
     subprocess.run(command, check=True, env=environment, timeout=300)
-    return one, two
+    return single, pair
 
 
 @pytest.mark.parametrize(
@@ -67,9 +69,9 @@ def test_two_processes_are_one(folders: tuple[Path, Path], name: str) -> None:
     tolerance = (
         1e-3 if name == "in-parts" else TOLERANCE
     )  # parts of 4 images: the same in one process and in two
-    for one, two in zip(*histories, strict=True):
-        assert two["loss"] == pytest.approx(one["loss"], rel=tolerance)
-        assert two.get("positive_pairs") == one.get("positive_pairs")
+    for single, pair in zip(*histories, strict=True):
+        assert pair["loss"] == pytest.approx(single["loss"], rel=tolerance)
+        assert pair.get("positive_pairs") == single.get("positive_pairs")
     first, second = (read_checkpoint(folder / name / "checkpoint.pt") for folder in folders)
     assert (first["average"] is not None) == bool(CONFIGS[name].ema_decay)
     first, second = (
@@ -103,7 +105,8 @@ SECONDS_TO_START = 60
 def test_the_other_rank_ends_with_one_sentence(
     rank: int, stops: signal.Signals, data_dir: Path, tmp_path: Path
 ) -> None:
-    folder, errors = tmp_path / "run", tmp_path / "errors.txt"
+    folder = tmp_path / "run"
+    errors = tmp_path / "errors.txt"
     command = [
         sys.executable,
         "-m",

@@ -31,7 +31,8 @@ class BreaksLater(NCA):
         return super().loss(batch) * (1.0 if n_losses <= 11 else float("nan"))
 
 
-MOUNT, UNMOUNT = shutil.which("mount"), shutil.which("umount")
+MOUNT = shutil.which("mount")
+UNMOUNT = shutil.which("umount")
 
 
 def test_a_loss_that_is_not_finite_stops_and_keeps_the_state_before_it(

@@ -11,8 +11,10 @@ from nearshot.models import build_backbone
 from nearshot.training import Hardware, TrainConfig
 from nearshot.training.hardware import STEPS_TO_COMPILE
 
-CPU, CUDA = torch.device("cpu"), torch.device("cuda")
-LONG, SHORT = STEPS_TO_COMPILE, STEPS_TO_COMPILE - 1
+CPU = torch.device("cpu")
+CUDA = torch.device("cuda")
+LONG = STEPS_TO_COMPILE
+SHORT = STEPS_TO_COMPILE - 1
 
 
 def used(
@@ -24,10 +26,10 @@ def used(
     n_steps: int = LONG,
 ) -> tuple[bool | None, bool | None, bool | None]:
     backbone = build_backbone(config.backbone, input_size=16)
-    found = asked.resolved(device, config, backbone, n_ranks=n_ranks, n_steps=n_steps)
-    assert found == found.resolved(device, config, backbone, n_ranks=n_ranks, n_steps=n_steps)
-    assert replace(found, fuse=asked.fuse, compile=asked.compile, graph=asked.graph) == asked
-    return found.fuse, found.compile, found.graph
+    resolved = asked.resolved(device, config, backbone, n_ranks=n_ranks, n_steps=n_steps)
+    assert resolved == resolved.resolved(device, config, backbone, n_ranks=n_ranks, n_steps=n_steps)
+    assert replace(resolved, fuse=asked.fuse, compile=asked.compile, graph=asked.graph) == asked
+    return resolved.fuse, resolved.compile, resolved.graph
 
 
 def test_a_cpu_uses_nothing_by_default() -> None:

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -18,8 +19,8 @@ from nearshot.training.plan import open_splits, plan_run, resolve_run
 NAMES = {"1-shot centroid", "1-shot soft", "5-shot centroid", "5-shot soft"}
 
 
-def continued(trained: Path, data_dir: Path, folder: Path, **changes: object) -> TrainResult:
-    config = change(TINY, init=str(trained), epochs=2, validate_every=1, **changes)  # type: ignore[arg-type]
+def continued(trained: Path, data_dir: Path, folder: Path, **changes: Any) -> TrainResult:
+    config = change(TINY, init=str(trained), epochs=2, validate_every=1, **changes)
     return train(config, folder=folder, data_dir=data_dir, progress=False)
 
 
@@ -32,8 +33,8 @@ def test_weights_change_but_not_frozen_stages_nor_the_statistics_of_batch_norm(
     after = load_backbone(result.folder / "weights" / "epoch-0002.safetensors")
     images = torch.rand(2, 3, 16, 16)
     same = [
-        torch.equal(one, other)
-        for one, other in zip(before.stages(images), after.stages(images), strict=True)
+        torch.equal(maps_before, maps_after)
+        for maps_before, maps_after in zip(before.stages(images), after.stages(images), strict=True)
     ]
     assert same == [True] * freeze + [False] * (4 - freeze)
     buffers = dict(before.named_buffers())
@@ -85,7 +86,8 @@ def test_a_folder_of_photos_is_prepared_at_the_side_of_the_initial_network_and_t
     trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     prepare_tiny(tmp_path / "made", seed=3)
-    photos, run = tmp_path / "made" / "pictures", tmp_path / "run"
+    photos = tmp_path / "made" / "pictures"
+    run = tmp_path / "run"
     command = [
         "train",
         "--dataset",

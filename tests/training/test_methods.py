@@ -172,7 +172,7 @@ def test_another_method_keeps_the_settings_that_both_have() -> None:
 def test_a_name_is_that_of_the_registry(name: str) -> None:
     method = METHODS[name]()
     assert method_name(method) == name
-    assert all(item.name != "name" for item in fields(method))  # type: ignore[arg-type]
+    assert all(item.name != "name" for item in fields(method))
 
 
 @pytest.mark.parametrize(

@@ -29,44 +29,54 @@ def make_mixup(backbone: Backbone | None = None, **settings: Any) -> Mixup:
 
 @pytest.mark.parametrize("alpha", [0.2, 1.0, 2.0])
 def test_the_share_of_mixup_has_the_beta_distribution(alpha: float) -> None:
-    generator, one, shares = torch.Generator().manual_seed(0), make_mixup(mixup=alpha), []
+    generator = torch.Generator().manual_seed(0)
+    mixup = make_mixup(mixup=alpha)
+    shares = []
     for _ in range(1000):
-        one.draw(generator)
-        shares.append(float(one.share))
+        mixup.draw(generator)
+        shares.append(float(mixup.share))
     assert kstest(shares, beta(alpha, alpha).cdf).pvalue > 1e-3
 
 
 @pytest.mark.parametrize("stages", [False, True])
 def test_a_mixed_image_is_the_sum_of_two(stages: bool) -> None:
-    generator, one = torch.Generator().manual_seed(0), make_mixup(mixup=1.0, mix_stages=stages)
-    images, places = torch.rand(6, 3, 16, 16), []
+    generator = torch.Generator().manual_seed(0)
+    mixup = make_mixup(mixup=1.0, mix_stages=stages)
+    images = torch.rand(6, 3, 16, 16)
+    patterns = []
     for _ in range(40):
-        one.draw(generator)
-        share, weights = float(one.share), one.weights.tolist()
-        places.append([weight > 0 for weight in weights])
-        mixed = one.images(images)
+        mixup.draw(generator)
+        share = float(mixup.share)
+        weights = mixup.weights.tolist()
+        patterns.append([weight > 0 for weight in weights])
+        mixed = mixup.images(images)
         for number, image in enumerate(images):
             expected = (1 - weights[0]) * image + weights[0] * images[number ^ 1]
             torch.testing.assert_close(mixed[number], expected)
         assert sum(weights) == pytest.approx(1 - share)
-        assert float(one.share) == pytest.approx(share)  # mixing images changes it for CutMix only
-    assert {place.index(True) for place in places} == set(range(4 if stages else 1))
-    assert all(sum(place) == 1 for place in places)
+        assert float(mixup.share) == pytest.approx(
+            share
+        )  # mixing images changes it for CutMix only
+    assert {pattern.index(True) for pattern in patterns} == set(range(4 if stages else 1))
+    assert all(sum(pattern) == 1 for pattern in patterns)
 
 
 def test_a_cut_image_has_a_box_of_its_partner_of_the_share_that_is_lost() -> None:
-    generator, one, side = torch.Generator().manual_seed(0), make_mixup(cutmix=1.0), 40
+    generator = torch.Generator().manual_seed(0)
+    mixup = make_mixup(cutmix=1.0)
+    side = 40
     images = torch.stack([torch.full((3, side, side), float(value)) for value in range(4)])
     areas = []
     for _ in range(200):
-        one.draw(generator)
-        mixed = one.images(images)
+        mixup.draw(generator)
+        mixed = mixup.images(images)
         foreign = mixed[0, 0] == 1
-        rows, columns = foreign.any(1).nonzero(), foreign.any(0).nonzero()
+        rows = foreign.any(1).nonzero()
+        columns = foreign.any(0).nonzero()
         height = int(rows[-1] - rows[0]) + 1 if len(rows) else 0
         width = int(columns[-1] - columns[0]) + 1 if len(columns) else 0
         assert int(foreign.sum()) == height * width  # one box
-        assert float(one.share) == pytest.approx(1 - height * width / side**2, abs=1e-6)
+        assert float(mixup.share) == pytest.approx(1 - height * width / side**2, abs=1e-6)
         for number in range(4):
             assert torch.equal(mixed[number, 1] == number ^ 1, foreign)
             assert torch.equal(mixed[number, 2] == number, ~foreign)
@@ -82,14 +92,14 @@ def test_a_cut_image_has_a_box_of_its_partner_of_the_share_that_is_lost() -> Non
 
 
 def test_mixup_and_cutmix_share_the_batches_and_some_are_left_alone() -> None:
-    generator, one = (
-        torch.Generator().manual_seed(0),
-        make_mixup(mixup=1.0, cutmix=1.0, mix_probability=0.6),
-    )
-    images, kinds = torch.rand(2, 3, 32, 32), {"mixed": 0, "cut": 0, "alone": 0}
+    generator = torch.Generator().manual_seed(0)
+    mixup = make_mixup(mixup=1.0, cutmix=1.0, mix_probability=0.6)
+    images = torch.rand(2, 3, 32, 32)
+    kinds = {"mixed": 0, "cut": 0, "alone": 0}
     for _ in range(1000):
-        one.draw(generator)
-        mixed, added = one.images(images), float(one.weights.sum()) > 0
+        mixup.draw(generator)
+        mixed = mixup.images(images)
+        added = float(mixup.weights.sum()) > 0
         changed = (mixed != images).any(1)[0]
         kinds["mixed" if added else "cut" if changed.any() else "alone"] += 1
         assert not added or changed.all()
@@ -101,10 +111,10 @@ def test_mixup_and_cutmix_share_the_batches_and_some_are_left_alone() -> None:
 @pytest.mark.parametrize("name", ["conv4-32", "resnet12", "resnet12-metaopt"])
 def test_stages_are_mixed_one_at_a_time_and_in_training_only(name: str) -> None:
     backbone = build_backbone(name, input_size=16)
-    one = make_mixup(backbone, mixup=1.0, mix_stages=True)
+    mixup = make_mixup(backbone, mixup=1.0, mix_stages=True)
     images = torch.rand(4, 3, 16, 16)
     backbone.eval()
-    one.weights.copy_(torch.tensor([0.0, 0.0, 0.4, 0.0]))
+    mixup.weights.copy_(torch.tensor([0.0, 0.0, 0.4, 0.0]))
     with torch.no_grad():
         plain = build_backbone(name, input_size=16)
         plain.load_state_dict(backbone.state_dict())
@@ -127,7 +137,8 @@ def test_the_loss_is_that_of_the_labels_and_of_the_partners(name: str) -> None:
     images, labels = batch(config)
     prepared = step.prepare(images)
     assert step.mixup is not None
-    embedded, share = step.learner(prepared.images), float(step.mixup.share)
+    embedded = step.learner(prepared.images)
+    share = float(step.mixup.share)
     assert 0 < share < 1
     of_labels = [
         config.method.loss(Batch(embedded.embeddings, given, embedded.logits))
@@ -141,7 +152,8 @@ def test_the_loss_is_that_of_the_labels_and_of_the_partners(name: str) -> None:
 @pytest.mark.parametrize("name", METHODS)
 def test_a_head_tells_by_how_much_images_are_turned_with_any_method(name: str) -> None:
     config = change(TINY, method=name, rotation_weight=0.7)
-    step, plain = make_step(config), make_step(replace(config, rotation_weight=0.0))
+    step = make_step(config)
+    plain = make_step(replace(config, rotation_weight=0.0))
     images, labels = batch(config)
     states = step.generator.get_state()
     upright = plain.prepare(images).images

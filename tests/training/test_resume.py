@@ -26,12 +26,13 @@ SCRIPT = ROOT / "tests" / "helpers" / "kill_and_resume.py"
 DONE = change(TINY, epochs=5, validate_every=1)  # the configuration of the fixture `run`
 
 
-def check_equal(one: Path, other: Path) -> None:
+def check_equal(run: Path, other: Path) -> None:
     """Check that two runs have bitwise the same weights, log and state."""
-    assert (one / "metrics.jsonl").read_bytes() == (other / "metrics.jsonl").read_bytes()
-    files = sorted(file.name for file in (one / "weights").iterdir())
+    assert (run / "metrics.jsonl").read_bytes() == (other / "metrics.jsonl").read_bytes()
+    files = sorted(file.name for file in (run / "weights").iterdir())
     assert files == sorted(file.name for file in (other / "weights").iterdir())
-    first, second = (read_checkpoint(folder / "checkpoint.pt") for folder in (one, other))
+    first = read_checkpoint(run / "checkpoint.pt")
+    second = read_checkpoint(other / "checkpoint.pt")
     assert first.keys() == second.keys()
     for name in (
         "learner",
@@ -45,22 +46,21 @@ def check_equal(one: Path, other: Path) -> None:
     ):
         check_same(first[name], second[name], name)
     for file in files:
-        mine, yours = (
-            safetensors.torch.load_file(folder / "weights" / file) for folder in (one, other)
-        )
-        check_same(mine, yours, file)
+        weights = safetensors.torch.load_file(run / "weights" / file)
+        other_weights = safetensors.torch.load_file(other / "weights" / file)
+        check_same(weights, other_weights, file)
 
 
-def check_same(one: Any, other: Any, where: str) -> None:
-    assert type(one) is type(other), where
-    if isinstance(one, torch.Tensor):
-        assert torch.equal(one, other), where
-    elif isinstance(one, dict | list):
-        assert len(one) == len(other), where
-        for key in one if isinstance(one, dict) else range(len(one)):
-            check_same(one[key], other[key], f"{where}.{key}")
+def check_same(value: Any, expected: Any, where: str) -> None:
+    assert type(value) is type(expected), where
+    if isinstance(value, torch.Tensor):
+        assert torch.equal(value, expected), where
+    elif isinstance(value, dict | list):
+        assert len(value) == len(expected), where
+        for key in value if isinstance(value, dict) else range(len(value)):
+            check_same(value[key], expected[key], f"{where}.{key}")
     else:
-        assert one == other, where
+        assert value == expected, where
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,8 @@ def test_kills_change_nothing(
     data_dir: Path, tmp_path: Path, n_kills: int, seed: int, signal: str
 ) -> None:
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, sys.path)])}
-    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    whole = tmp_path / "whole"
+    killed = tmp_path / "killed"
     command = [
         sys.executable,
         str(SCRIPT),
@@ -212,7 +213,7 @@ def test_a_damaged_checkpoint_or_one_that_would_run_code_is_refused(
 ) -> None:
     flipped = bytearray((trained / "checkpoint.pt").read_bytes())
     largest = max(
-        zipfile.ZipFile(trained / "checkpoint.pt").infolist(), key=lambda one: one.file_size
+        zipfile.ZipFile(trained / "checkpoint.pt").infolist(), key=lambda entry: entry.file_size
     )
     flipped[largest.header_offset + largest.file_size // 2] ^= 1
     monkeypatch.chdir(tmp_path)

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from tests.helpers.settings import change
 
 from nearshot.errors import InputError
+from nearshot.evaluation import TrainingClasses
 from nearshot.training import PRESETS, RunFolder, TrainConfig
 from nearshot.training.presets import PHOTOS
 from nearshot.training.run_folder import (
-    TrainingClasses,
     best_epoch,
     describe_environment,
     folder_name,
@@ -60,7 +60,8 @@ def test_starting_a_run(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="training in .*run"):
         RunFolder(run.path).start(resume=False, overwrite=False)
     run.release()
-    mine, unfinished = run.path / "notes.txt", run.weights / ".epoch-0001.safetensors.1.partial"
+    mine = run.path / "notes.txt"
+    unfinished = run.weights / ".epoch-0001.safetensors.1.partial"
     for file in (mine, unfinished, run.checkpoint, run.weights_of(3), run.path / "result.json"):
         file.touch()
     assert run.start(resume=True, overwrite=False)

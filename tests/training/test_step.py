@@ -25,7 +25,8 @@ from nearshot.training.methods import (
 )
 from nearshot.training.step import Prepared, Step, learning_rate_factor
 
-N_CLASSES, SIDE = 8, 16
+N_CLASSES = 8
+SIDE = 16
 WITH_DISTANCE: tuple[Any, ...] = (
     NCA,
     PrototypicalNetworks,
@@ -61,13 +62,13 @@ def batch(config: TrainConfig) -> tuple[Tensor, Tensor]:
 
 def gradients(step: Step, images: Tensor, labels: Tensor) -> dict[str, Tensor]:
     step(images, labels)
-    found = {
+    by_name = {
         name: p.grad.clone() for name, p in step.learner.named_parameters() if p.grad is not None
     }
     for name, parameter in step.loss_modules.named_parameters():
         assert parameter.grad is not None
-        found[name] = parameter.grad.clone()
-    return found
+        by_name[name] = parameter.grad.clone()
+    return by_name
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -116,15 +117,17 @@ def test_in_parts_batch_norm_sees_each_part_once() -> None:
 def test_the_optimiser_is_that_of_the_settings(changes: dict[str, Any]) -> None:
     """Three steps of a plain loop with torch.optim; a learnt temperature does not decay."""
     config = change(TINY, background=0.0, **changes)
+    method = config.method
+    assert isinstance(method, NCA)
     images, labels = batch(config)
     step = make_step(config)
     plain = Learner(config, SIDE, N_CLASSES)
     plain.load_state_dict(step.learner.state_dict())
     plain.train()
-    log_temperature = nn.Parameter(torch.tensor(math.log(config.method.temperature)))
+    log_temperature = nn.Parameter(torch.tensor(math.log(method.temperature)))
     rates: dict[str, Any] = {"lr": config.learning_rate, "weight_decay": config.weight_decay}
     groups: list[dict[str, Any]] = [{"params": list(plain.parameters())}]
-    if config.method.learn_temperature:
+    if method.learn_temperature:
         groups.append({"params": [log_temperature], "weight_decay": 0.0})
     optimiser: torch.optim.Optimizer = torch.optim.Adam(groups, **rates)
     if config.optimiser == "sgd":
@@ -139,12 +142,12 @@ def test_the_optimiser_is_that_of_the_settings(changes: dict[str, Any]) -> None:
         optimiser.zero_grad()
         nca_loss(plain(inputs).embeddings, labels, temperature=log_temperature.exp()).backward()
         optimiser.step()
-    for (name, expected), found in zip(
+    for (name, expected), parameter in zip(
         plain.named_parameters(), step.learner.parameters(), strict=True
     ):
-        torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-5, msg=name)
+        torch.testing.assert_close(parameter, expected, rtol=1e-3, atol=1e-5, msg=name)
     learnt = dict(step.loss_modules.named_parameters())
-    assert bool(learnt) == config.method.learn_temperature
+    assert bool(learnt) == method.learn_temperature
     if learnt:
         assert float(log_temperature.detach()) != pytest.approx(math.log(3), abs=1e-3)
         torch.testing.assert_close(
@@ -186,11 +189,12 @@ def factors(n_steps: int, *, warm_up: float = 0.0, **settings: Any) -> list[floa
 def test_steps_fall_at_their_fractions_and_never_rise(
     n_steps: int, milestones: list[float]
 ) -> None:
-    found = factors(n_steps, milestones=tuple(milestones), decay=0.5)
-    assert found == [
-        0.5 ** sum(step >= round(one * n_steps) for one in milestones) for step in range(n_steps)
+    values = factors(n_steps, milestones=tuple(milestones), decay=0.5)
+    assert values == [
+        0.5 ** sum(step >= round(milestone * n_steps) for milestone in milestones)
+        for step in range(n_steps)
     ]
-    assert found == sorted(found, reverse=True)
+    assert values == sorted(values, reverse=True)
 
 
 def test_the_papers_schedule_drops_once_after_84_of_120_epochs() -> None:
@@ -203,19 +207,19 @@ def test_the_papers_schedule_drops_once_after_84_of_120_epochs() -> None:
 @given(st.integers(2, 400), st.floats(0, 1))
 def test_a_cosine_falls_from_one_to_nothing_after_the_warm_up(n_steps: int, share: float) -> None:
     warm_up = share * n_steps / 2
-    found = factors(n_steps, schedule="cosine", warm_up=warm_up)
-    after = found[math.ceil(warm_up) :]
+    values = factors(n_steps, schedule="cosine", warm_up=warm_up)
+    after = values[math.ceil(warm_up) :]
     assert after == sorted(after, reverse=True)
-    assert all(0 <= factor <= 1 for factor in found)
+    assert all(0 <= factor <= 1 for factor in values)
     last = 0.5 * (1 + math.cos(math.pi * (n_steps - 1 - warm_up) / (n_steps - warm_up)))
-    assert found[-1] == pytest.approx(last, abs=1e-9)
+    assert values[-1] == pytest.approx(last, abs=1e-9)
 
 
 @pytest.mark.parametrize("schedule", ["steps", "constant", "cosine"])
 def test_a_warm_up_rises_in_equal_parts(schedule: str) -> None:
-    found = factors(100, schedule=schedule, warm_up=10)
-    assert found[:10] == pytest.approx([(step + 1) / 10 for step in range(10)])
-    assert found[10:12] == (
+    values = factors(100, schedule=schedule, warm_up=10)
+    assert values[:10] == pytest.approx([(step + 1) / 10 for step in range(10)])
+    assert values[10:12] == (
         [1.0, 0.5 * (1 + math.cos(math.pi / 90))] if schedule == "cosine" else [1.0, 1.0]
     )
     assert factors(1, schedule=schedule, warm_up=1) == [1.0]  # a warm-up that is all there is
@@ -231,10 +235,11 @@ def test_a_warm_up_rises_in_equal_parts(schedule: str) -> None:
 )
 def test_a_projection_has_a_bias_where_it_changes_the_loss(method: Method) -> None:
     if method.n_shot is not None:
-        method = replace(method, n_shot=2)  # type: ignore[type-var]
+        method = replace(method, n_shot=2)
     config = replace(TINY, method=method)
     step = make_step(config)
-    embeddings, labels = torch.randn(N_CLASSES * 4, 12), batch(config)[1]
+    embeddings = torch.randn(N_CLASSES * 4, 12)
+    labels = batch(config)[1]
     plain, moved = (
         step.loss(Embedded((embeddings + by).requires_grad_()), labels, Prepared(embeddings))
         for by in (0.0, torch.randn(12))

@@ -107,10 +107,10 @@ def test_any_method_compares_its_answers_to_the_same_images(
     expected = share * apart(answers) + (1 - share) * apart(
         answers[[i ^ 1 for i in range(len(answers))]]
     )
-    found = step.loss(embedded, labels, prepared) - step.loss(
+    distillation = step.loss(embedded, labels, prepared) - step.loss(
         embedded, labels, prepared._replace(answers=None)
     )
-    torch.testing.assert_close(found, 0.25 * expected, rtol=1e-3, atol=1e-4)
+    torch.testing.assert_close(distillation, 0.25 * expected, rtol=1e-3, atol=1e-4)
     assert not any(weight.requires_grad for weight in network.parameters())
 
 

@@ -156,15 +156,19 @@ def test_the_classes_of_each_answer_make_it_up(run: Path, tmp_path: Path) -> Non
     weights = run / "weights" / measured[0].weights
     of_file = evaluate_weights(weights, specs, by_class=True, data_dir=data_dir)
     plain = evaluate_run(run, specs, data_dir=data_dir)
-    assert all(one.by_class is None for one in plain)
-    for one in (*measured, *of_file):
-        assert one.by_class is not None
-        assert set(one.by_class) == names
-        parts = [part.mean * part.n_episodes for part in one.by_class.values()]
-        assert sum(parts) / (3 * 60) == pytest.approx(one.accuracy.mean)
-    assert len({str(one.by_class) for one in measured}) > 1
-    assert [one.by_class for one in kept] == [one.by_class for one in measured]
-    assert [one.accuracy.as_dict() for one in plain] == [one.accuracy.as_dict() for one in measured]
+    assert all(evaluation.by_class is None for evaluation in plain)
+    for evaluation in (*measured, *of_file):
+        assert evaluation.by_class is not None
+        assert set(evaluation.by_class) == names
+        parts = [part.mean * part.n_episodes for part in evaluation.by_class.values()]
+        assert sum(parts) / (3 * 60) == pytest.approx(evaluation.accuracy.mean)
+    assert len({str(evaluation.by_class) for evaluation in measured}) > 1
+    assert [evaluation.by_class for evaluation in kept] == [
+        evaluation.by_class for evaluation in measured
+    ]
+    assert [evaluation.accuracy.as_dict() for evaluation in plain] == [
+        evaluation.accuracy.as_dict() for evaluation in measured
+    ]
 
 
 def test_the_test_split_is_read_once(run: Path, data_dir: Path) -> None:
@@ -174,7 +178,9 @@ def test_the_test_split_is_read_once(run: Path, data_dir: Path) -> None:
     again = evaluate_run(run, spec, data_dir=data_dir)
     with pytest.raises(InputError, match="weights file"):
         evaluate_run(run, replace(spec, seed=1), data_dir=data_dir)
-    assert [one.as_dict() for one in again] == [one.as_dict() for one in first]
+    assert [evaluation.as_dict() for evaluation in again] == [
+        evaluation.as_dict() for evaluation in first
+    ]
 
 
 def test_embedding_is_logged_unless_the_result_is_stored(
@@ -260,7 +266,8 @@ def test_equal_seeds_give_equal_runs_and_equal_files(trained: Path, train_tiny: 
 
 def test_tensorboard_reads_one_curve_of_a_resumed_run(data_dir: Path, tmp_path: Path) -> None:
     accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
-    config, folder = change(TINY, epochs=3, validate_every=1), tmp_path / "run"
+    config = change(TINY, epochs=3, validate_every=1)
+    folder = tmp_path / "run"
     for _ in range(2):  # the second time from its last checkpoint
         train(
             config,
@@ -365,14 +372,15 @@ def test_effective_dimensions_are_those_of_the_eigenvalues(
 
 
 def test_features_that_differ_are_no_problem_and_equal_or_random_ones_are() -> None:
-    labels, random = torch.arange(10).repeat_interleave(20), torch.Generator().manual_seed(0)
+    labels = torch.arange(10).repeat_interleave(20)
+    random = torch.Generator().manual_seed(0)
     noise = torch.randn(200, 16, generator=random)
     separate = noise + 10 * torch.randn(10, 16, generator=random)[labels]
     line = noise[:, :1] * torch.ones(16) + 1e-3 * noise
     for problem, features in {None: separate, "chance": noise, "collapse": line}.items():
         accuracy = evaluate_features(features, labels, n_episodes=500, normalise=False)
-        found = warnings_about(features, [accuracy], TrainConfig())
-        assert problem in found[0] if problem else not found
+        messages = warnings_about(features, [accuracy], TrainConfig())
+        assert problem in messages[0] if problem else not messages
     assert "collapse" in warnings_about(torch.ones(200, 16), [], TrainConfig())[0]
 
 
