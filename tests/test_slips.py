@@ -85,24 +85,17 @@ TRAINING = "train --preset glyphs-nca"
         ("evaluate runs/glyphs-nac", r"Did you mean 'runs/glyphs-nca'\?"),
         ("evaluate ~nobody-of-this-name/run", "'~nobody-of-this-name/run'"),
         pytest.param("train --accelerator gpu --dry-run", "gpu", marks=WITHOUT_A_GPU),
-        (f"{TRAINING} --momentum 1", "momentum.* 1"),
         (f"{TRAINING} --n-way 3", "(n_query.*n_way)|(n_way.*n_query)"),
-        (f"{TRAINING} --n-shot 9 --dry-run", " 9 .*n_shot"),
+        (f"{TRAINING} --n-shot 9 --dry-run", "n_shot .*nca.* 9"),
         ("train ./photos", "--dataset ./photos"),
         ("train --resume --output nowhere", "nowhere"),
         ("train --teacher nowhere --dry-run", "teacher.*nowhere"),
-        ("evaluate runs/glyphs-nca --n-views 0", "n_views.* 0 "),
-        ("evaluate runs/glyphs-nca --power 0", "power.* 0.0"),
         ("reproduce pairs --seeds 0", "seeds.* 0"),
         ("reproduce pairs --minutes -1", "minutes.* -1"),
         ("app --unknown-rate 5", "unknown_rate.* 5"),
         ("app --port 99999", "port.* 99999"),
         ("predict --support photos photos --nearest 0", "nearest.* 0"),
         ("suggest --support photos photos --count 0", "count.* 0"),
-        (
-            "train --preset glyphs-matching --keep-positives 0.5 --dry-run",
-            "(keep_positives.*match)|(match.*keep_pos)",
-        ),
     ],
 )
 def test_errors_name_the_parameter_and_its_value(
@@ -119,6 +112,10 @@ def test_errors_name_the_parameter_and_its_value(
 @pytest.mark.parametrize(
     ("typed", "answer"),
     [
+        (f"{TRAINING} --momentum 1", r"momentum .*got 1\.0"),
+        ("train --preset glyphs-matching --keep-positives 0.5", "--keep-positives"),
+        ("evaluate runs/glyphs-nca --n-views 0", "n_views .*got 0"),
+        ("evaluate runs/glyphs-nca --power 0", r"power .*got 0\.0"),
         ("tarin", r"Did you mean 'train'\? .* nearshot --help"),
         ("", "nearshot --help"),
         ("train --epoch 3", "--epochs .* nearshot train --help"),
@@ -126,7 +123,7 @@ def test_errors_name_the_parameter_and_its_value(
         ("data prepare glyphs --sied 3", "--side .* nearshot data"),
     ],
 )
-def test_unknown_commands_and_options_name_the_right_help(
+def test_invalid_options_and_commands_are_explained_with_the_right_help(
     typed: str, answer: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as ended:

@@ -25,7 +25,7 @@ from nearshot.app import server as module
 from nearshot.app.exports import export_onnx_file
 from nearshot.app.server import Server
 
-TOKEN = "token-of-the-test"
+TOKEN = "token-of-the-test"  # noqa: S105 (no secret)
 PORT = 8765
 HERE = f"http://127.0.0.1:{PORT}"
 ATTACK = "<img src=x onerror=alert(1)>"
