@@ -1,6 +1,7 @@
 """A step: gradients in parts, the optimiser against a plain loop, and the learning rate."""
 
 import math
+from contextlib import nullcontext
 from dataclasses import fields, replace
 from typing import Any
 
@@ -23,7 +24,13 @@ from nearshot.training.methods import (
     PrototypicalNetworks,
     SupCon,
 )
-from nearshot.training.step import Prepared, Step, learning_rate_factor
+from nearshot.training.step import (
+    Prepared,
+    Step,
+    captured,
+    changing_tensors,
+    learning_rate_factor,
+)
 
 N_CLASSES = 8
 SIDE = 16
@@ -248,3 +255,52 @@ def test_a_projection_has_a_bias_where_it_changes_the_loss(method: Method) -> No
     assert (step.learner.projection.bias is not None) == (
         not torch.allclose(plain, moved, rtol=1e-3)
     )
+
+
+class FakeGraph:
+    """The part of `torch.cuda.CUDAGraph` that capturing uses; nothing is recorded."""
+
+    def register_generator_state(self, generator: torch.Generator) -> None: ...
+
+
+class FakeStream:
+    """A stream that never waits."""
+
+    def wait_stream(self, stream: object) -> None: ...
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"learn_temperature": True, "ema_decay": 0.9},
+        {"optimiser": "adam", "cross_entropy_weight": 0.5, "projection": 6},
+        {"method": "simpleshot"},
+    ],
+    ids=str,
+)
+def test_the_warm_up_of_capturing_leaves_no_trace(
+    changes: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Weights, statistics and random numbers are as before; new state of the optimiser is zero."""
+    monkeypatch.setattr(torch.cuda, "get_rng_state", torch.get_rng_state)
+    monkeypatch.setattr(torch.cuda, "set_rng_state", torch.set_rng_state)
+    monkeypatch.setattr(torch.cuda, "Stream", FakeStream)
+    monkeypatch.setattr(torch.cuda, "current_stream", FakeStream)
+    monkeypatch.setattr(torch.cuda, "stream", nullcontext)
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", FakeGraph)
+    monkeypatch.setattr(torch.cuda, "graph", nullcontext)
+    config = change(TINY, **changes)
+    step = make_step(config)
+    expected = {name: tensor.clone() for name, tensor in changing_tensors(step).items()}
+    states = (step.generator.get_state(), torch.get_rng_state())
+
+    captured(step, *batch(config))
+
+    for name, tensor in changing_tensors(step).items():
+        if name in expected:
+            assert torch.equal(tensor, expected[name]), name
+        else:
+            assert name.startswith("optimiser.")
+            assert not tensor.any(), name
+    assert torch.equal(step.generator.get_state(), states[0])
+    assert torch.equal(torch.get_rng_state(), states[1])

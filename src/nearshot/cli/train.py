@@ -25,13 +25,17 @@ from nearshot.training import (
     train,
 )
 from nearshot.training.autoconfig import TRAIN_SETTINGS
-from nearshot.training.methods import UnknownMethod, change_method, method_class
+from nearshot.training.methods import METHODS, UnknownMethod, change_method, method_class
 from nearshot.training.plan import RunPlan, open_splits, plan_run, resolve_run
 from nearshot.training.presets import PHOTOS, PHOTOS_FROM_SCRATCH
 from nearshot.training.trainer import build_networks
 
 # The shell's status of a process that SIGTERM ended, so that nobody takes the run for finished.
 STOPPED = 143
+HELP_OF_METHOD = (
+    f"{', '.join(METHODS)}; or a `Method` of your own. By default the preset's, or nca. Settings "
+    "that it shares with the preset's method keep the preset's values."
+)
 
 
 @dataclass(frozen=True)
@@ -45,10 +49,9 @@ class Start:
     prepared with 84×84 images, mini-imagenet-84-nca replaces mini-imagenet-nca, and so on. Other
     options change them. Without a preset or dataset, glyphs-nca is used, which takes a minute or
     two."""
-    method: Annotated[str | None, tyro.conf.arg(metavar="NAME|MODULE:CLASS")] = None
-    """nca, prototypical, matching, nca-prototypes (row 7 of Figure 4), simpleshot or supcon; or a
-    `Method` of your own. By default the preset's, or nca. Settings that it shares with the preset's
-    method keep the preset's values."""
+    method: Annotated[
+        str | None, tyro.conf.arg(metavar="NAME|MODULE:CLASS", help=HELP_OF_METHOD)
+    ] = None
     output: Annotated[Path | None, tyro.conf.arg(metavar="DIR")] = None
     """The run's folder; by default runs/ and a short name of dataset, method and seed."""
     data_dir: Annotated[Path | None, tyro.conf.arg(metavar="DIR")] = None

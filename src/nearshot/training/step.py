@@ -289,7 +289,7 @@ def learning_rate_factor(step: int, n_steps: int, config: TrainConfig) -> float:
     return rise
 
 
-def _changing_tensors(step: Step) -> dict[str, Tensor]:
+def changing_tensors(step: Step) -> dict[str, Tensor]:
     """Return everything that a step changes, by name."""
     modules: dict[str, nn.Module] = {"learner": step.learner, "loss_modules": step.loss_modules}
     if step.average is not None:
@@ -311,7 +311,7 @@ def captured(step: Step, images: Tensor, labels: Tensor) -> Callable[[Tensor, Te
     The warm-up that recording needs leaves weights, statistics and random numbers unchanged.
     Returns a function like the step; its result is valid until the next call.
     """
-    saved = {name: tensor.detach().clone() for name, tensor in _changing_tensors(step).items()}
+    saved = {name: tensor.detach().clone() for name, tensor in changing_tensors(step).items()}
     generator_state = step.generator.get_state()
     random_state = torch.cuda.get_rng_state()
     static_images = images.clone()
@@ -328,7 +328,7 @@ def captured(step: Step, images: Tensor, labels: Tensor) -> Callable[[Tensor, Te
     with torch.cuda.graph(graph):
         loss = step(static_images, static_labels)
     with torch.no_grad():  # in place, as a graph needs
-        for name, tensor in _changing_tensors(step).items():
+        for name, tensor in changing_tensors(step).items():
             if name in saved:
                 tensor.copy_(saved[name])
             else:  # state of the optimiser that did not exist before
