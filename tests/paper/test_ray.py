@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -27,30 +28,40 @@ class Watched(RayCluster):
     """A cluster on which something happens once, as soon as it can."""
 
     def __init__(
-        self, *where: Any, happens: Callable[[], bool] = lambda: True, gpus_per_run: float = 0
+        self,
+        results: Results,
+        runs: Path,
+        data_dir: Path,
+        *,
+        happens: Callable[[], bool] = lambda: True,
+        gpus_per_run: float = 0,
     ) -> None:
-        super().__init__(*where, gpus_per_run=gpus_per_run)
-        self.happens, self.happened = happens, False
+        super().__init__(results, runs, data_dir, gpus_per_run=gpus_per_run)
+        self.happens = happens
+        self.happened = False
         self.started: list[str] = []
 
     def run(self, job: Job) -> str | None:
         self.started.append(job.id)
         return super().run(job)
 
-    @property
-    def n_at_once(self) -> int:  # type: ignore[override]
-        """What the runner asks for again and again."""
-        self.happened = self.happened or self.happens()
-        return super().n_at_once
+    def log_of(self, job: Job) -> Path:
+        """The runner shows the end of each log again and again."""
+        if threading.current_thread() is threading.main_thread():
+            self.happened = self.happened or self.happens()
+        return super().log_of(job)
 
 
 class TwoNodes:
     """A cluster whose second node can be killed, and the folders of some jobs."""
 
     def __init__(self, cluster: Any, second: Any, folder: Path) -> None:
-        self.cluster, self.second, self.data = cluster, second, folder / "data"
+        self.cluster = cluster
+        self.second = second
+        self.data = folder / "data"
+        self.runs = folder / "runs"
+        self.results = Results(folder / "results", TINY_SIZE)
         prepare_tiny(self.data)
-        self.runs, self.results = folder / "runs", Results(folder / "results", TINY_SIZE)
 
     def run(
         self, jobs: list[Job], happens: Callable[[], bool] = lambda: True

@@ -26,8 +26,8 @@ def resolved(config: TrainConfig) -> dict[str, Any]:
 
     With one shot, Prototypical Networks are Matching Networks, and NCA on queries and prototypes is
     NCA on the batch. NCA ignores roles, so its episodes have images of a class and no shots.
-    Settings that are not used, such as the momentum of Adam, are dropped. Of
-    the method, the name and the settings that differ from its defaults are left.
+    Settings that are not used, such as the momentum of Adam, are dropped. Of the method, the name
+    and the settings that differ from its defaults are left.
 
     >>> from nearshot.training.methods import MatchingNetworks, PrototypicalNetworks
     >>> prototypical = TrainConfig(method=PrototypicalNetworks(n_shot=1), images_per_class=8)
