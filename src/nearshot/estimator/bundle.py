@@ -37,8 +37,8 @@ class Bundle:
     """The content of a file: `FittedState` without its embedder, and what it is made of.
 
     Attributes:
-        settings, classes, features, codes, names, feature_names, centre, temperatures, threshold:
-            as in `FittedState`.
+        settings, classes, features, codes, names, given_groups, feature_names, centre,
+            temperatures, threshold: as in `FittedState`.
         n_views: how many views of an image are embedded.
         backbone: the network, if it is in the file.
         needs_backbone: whether the classifier has a backbone that could not be saved.
@@ -49,6 +49,7 @@ class Bundle:
     features: Array
     codes: Array
     names: list[str]
+    given_groups: list[str | None]
     feature_names: Array | None
     centre: Array | None
     temperatures: Temperatures
@@ -84,6 +85,7 @@ def write_bundle(state: FittedState, path: str | Path) -> None:
         "classes": classes.tolist(),
         "classes_type": classes.dtype.str,
         "names": state.names,
+        "groups": state.given_groups,
         "temperatures": list(state.temperatures.values),
         "temperature_weights": list(state.temperatures.weights),
         "threshold": state.threshold if math.isfinite(state.threshold) else None,
@@ -165,6 +167,7 @@ def read_bundle(path: str | Path) -> Bundle:
             features=own_tensors["support_features"],
             codes=own_tensors["support_labels"],
             names=list(description["names"]),
+            given_groups=_read_groups(description["groups"]),
             feature_names=None if feature_names is None else np.array(feature_names, dtype=object),
             centre=centre,
             temperatures=_read_temperatures(description),
@@ -179,7 +182,8 @@ def read_bundle(path: str | Path) -> Bundle:
         ) from error
     n_images = len(bundle.features)
     has_every_class = set(bundle.codes.tolist()) == set(range(len(bundle.classes)))
-    if bundle.codes.shape != (n_images,) or len(bundle.names) != n_images or not has_every_class:
+    has_every_name = len(bundle.names) == len(bundle.given_groups) == n_images
+    if bundle.codes.shape != (n_images,) or not has_every_name or not has_every_class:
         raise FileFormatError(f"{path} is damaged: its support images and labels do not match.")
     if backbone_description is None:
         return bundle
@@ -195,6 +199,12 @@ def _read_temperatures(description: dict[str, Any]) -> Temperatures:
     if len(values) != len(weights) or not are_valid or not math.isclose(sum(weights), 1.0):
         raise ValueError(description["temperatures"])
     return Temperatures(values, weights)
+
+
+def _read_groups(names: list[Any]) -> list[str | None]:
+    if not all(name is None or isinstance(name, str) for name in names):
+        raise ValueError(names)
+    return list(names)
 
 
 def _read_settings(parameters: dict[str, Any], centre: Array | None) -> ClassifierSettings:

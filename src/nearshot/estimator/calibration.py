@@ -87,29 +87,33 @@ def typical_temperature(support: Support, classifier: str, n_neighbors: int | No
     return TYPICAL * float(1 + (1 / support.counts.double()).mean()) * (support.between or 1.0)
 
 
-def weigh_temperatures(scores: Tensor, codes: Tensor) -> Temperatures:
+def weigh_temperatures(scores: Tensor, codes: Tensor, votes: Tensor | None = None) -> Temperatures:
     """Return the posterior of the temperature, in multiples of the typical one.
 
     `scores` (image, class) of held-out images are divided by the typical temperature; `codes`
-    (image,) are the classes of the images. Without images the typical temperature is the answer:
-    the prior alone would be far too soft for easy classes.
+    (image,) are the classes of the images, and `votes` (image,) how much each counts, by default 1.
+    Without images the typical temperature is the answer: the prior alone would be far too soft for
+    easy classes.
     """
     if len(codes) == 0:
         return Temperatures.single(1.0)
-    values, log_likelihoods = _log_likelihoods(scores, codes)
+    values, log_likelihoods = _log_likelihoods(scores, codes, votes)
     return _posterior(values, log_likelihoods.sum(0))
 
 
-def held_out_probabilities(scores: Tensor, codes: Tensor, rounds: Tensor) -> Tensor:
+def held_out_probabilities(
+    scores: Tensor, codes: Tensor, rounds: Tensor, votes: Tensor | None = None
+) -> Tensor:
     """Return the probabilities of held-out images, (image, class).
 
     The images of a round, (image,) with its number, are answered with temperatures that were
-    weighted without them, so that no image has a part in its own answer.
+    weighted without them, so that no image has a part in its own answer. `votes` are as in
+    `weigh_temperatures`.
     """
     probabilities = torch.zeros_like(scores)
     if len(codes) == 0:
         return probabilities
-    values, log_likelihoods = _log_likelihoods(scores, codes)
+    values, log_likelihoods = _log_likelihoods(scores, codes, votes)
     total = log_likelihoods.sum(0)
     for number in rounds.unique().tolist():
         in_round = rounds == number
@@ -121,16 +125,23 @@ def held_out_probabilities(scores: Tensor, codes: Tensor, rounds: Tensor) -> Ten
     return probabilities
 
 
-def _log_likelihoods(scores: Tensor, codes: Tensor) -> tuple[list[float], Tensor]:
-    """Return the temperatures of the grid, and the images' log-likelihoods, (image, value)."""
+def _log_likelihoods(
+    scores: Tensor, codes: Tensor, votes: Tensor | None
+) -> tuple[list[float], Tensor]:
+    """Return the temperatures of the grid, and the images' log-likelihoods, (image, value).
+
+    They are multiplied by the images' votes.
+    """
     images = torch.arange(len(codes))
+    if votes is None:
+        votes = scores.new_ones(len(codes))
     step = math.log(SOFTEST / SHARPEST) / GRID_STEPS
     values: list[float] = []
     columns: list[Tensor] = []
     while len(values) < MAX_GRID:
         value = SOFTEST * math.exp(-step * len(values))
         values.append(value)
-        columns.append((scores / value).log_softmax(1)[images, codes])
+        columns.append(votes * (scores / value).log_softmax(1)[images, codes])
         if len(values) > GRID_STEPS:
             sums = torch.stack([column.sum() for column in columns])
             if float(_posterior_weights(values, sums)[-1]) < NEGLIGIBLE:

@@ -126,17 +126,34 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.n_views = n_views
         self.verbose = verbose
 
-    def fit(self, X: Any, y: Any) -> Self:  # noqa: N803
-        """Learn classes from labelled images, and forget the previous ones."""
-        return self._learn(X, y, previous=None)
+    def fit(self, X: Any, y: Any, groups: Any = None) -> Self:  # noqa: N803
+        """Learn classes from labelled images, and forget the previous ones.
 
-    def partial_fit(self, X: Any, y: Any, classes: Any = None) -> Self:  # noqa: N803
+        Args:
+            X: the images, or features (image, dim).
+            y: the label of each image.
+            groups: the name of each image's group: a specimen, a camera, a sequence; None for an
+                image without one. Images of a group show the same thing, so they are held out
+                together and count once wherever images are held out: for probabilities, the
+                expected accuracy and the threshold of novelty. Answers do not depend on them.
+                Images of a class that look alike to a backbone for photographs are groups already.
+        """
+        return self._learn(X, y, groups, previous=None)
+
+    def partial_fit(
+        self,
+        X: Any,  # noqa: N803
+        y: Any,
+        classes: Any = None,
+        groups: Any = None,
+    ) -> Self:
         """Add labelled images of known or new classes.
 
-        `classes`, which scikit-learn passes, is ignored.
+        `groups` are as in `fit`; equal names in several calls are one group. `classes`, which
+        scikit-learn passes, is ignored.
         """
         previous = self._fitted_state if self.__sklearn_is_fitted__() else None
-        return self._learn(X, y, previous=previous)
+        return self._learn(X, y, groups, previous=previous)
 
     def forget(self, label: Any) -> Self:
         """Forget a class and all its images."""
@@ -159,6 +176,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             state.features[kept],
             state.labels[kept],
             [state.names[image] for image in kept],
+            [state.given_groups[image] for image in kept],
             state.feature_names,
         )
         return self._set_state(smaller)
@@ -221,11 +239,12 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def estimate_accuracy(self) -> AccuracyEstimate:
         """Estimate the accuracy for new images by leave-one-out on the support images.
 
-        Rejection is not part of it. Classes with a single image cannot be tested. Classifiers other
-        than ridge test at most a thousand images.
+        Images that show the same thing are held out together, and count once. Rejection is not part
+        of it. Classes with a single image, or group, cannot be tested. Classifiers other than ridge
+        test at most a thousand images.
         """
         state = self.fitted_state()
-        return estimate_accuracy(state.held_out, state.support.counts)
+        return estimate_accuracy(state.held_out, state.groups, state.classes.tolist())
 
     def fitted_state(self) -> FittedState:
         """Return what was fitted: an immutable object, which other modules of nearshot work with.
@@ -308,6 +327,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             features=bundle.features,
             codes=bundle.codes,
             names=bundle.names,
+            given_groups=bundle.given_groups,
             feature_names=bundle.feature_names,
             centre=bundle.centre,
             temperatures=bundle.temperatures,
@@ -353,7 +373,14 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             del self.feature_names_in_
         return self
 
-    def _learn(self, X: Any, y: Any, *, previous: FittedState | None) -> Self:  # noqa: N803
+    def _learn(
+        self,
+        X: Any,  # noqa: N803
+        y: Any,
+        groups: Any,
+        *,
+        previous: FittedState | None,
+    ) -> Self:
         """Learn labelled images, in addition to those of the previous state, if any."""
         settings = self._settings()
         settings.check()
@@ -375,13 +402,17 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         check_classification_targets(np.tile(labels, 2))
         n_previous = 0 if previous is None else len(previous.names)
         names = [image_name(image, n_previous + number) for number, image in enumerate(images)]
+        given_groups = _group_names(groups, len(images))
         if previous is not None:
             _check_label_types(previous.labels, labels)
             features = np.concatenate([previous.features, features])
             labels = np.concatenate([previous.labels, labels])
             names = previous.names + names
+            given_groups = previous.given_groups + given_groups
             images = previous.names + images
-        state = fit_state(settings, embedder, features, labels, names, feature_names)
+        state = fit_state(
+            settings, embedder, features, labels, names, given_groups, feature_names
+        )
         if embedder is not None:
             warn_about_repeated_images(state, images)
         return self._set_state(state)
@@ -418,6 +449,20 @@ def _check_every_label_is_given(y: Any) -> None:
         is_nan = label != label  # as in tables
         if label is None or is_nan:
             raise InputError(f"Every image needs a label (got {label!r} for image {number}).")
+
+
+def _group_names(groups: Any, n_images: int) -> list[str | None]:
+    """Return the name of each image's group as text; None where it is missing."""
+    if groups is None:
+        return [None] * n_images
+    values = np.asarray(groups, dtype=object).ravel().tolist()
+    if len(values) != n_images:
+        raise InputError(f"groups must have {n_images} names, one per image (got {len(values)}).")
+    names: list[str | None] = []
+    for value in values:
+        is_nan = value != value  # as in tables
+        names.append(None if value is None or is_nan else str(value))
+    return names
 
 
 def _check_label_types(previous: Array, labels: Array) -> None:

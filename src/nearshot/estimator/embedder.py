@@ -137,6 +137,11 @@ class Embedder:
                 input_size = getattr(backbone, "input_size", DEFAULT_SIZE)
             self.spec = BackboneSpec(type(backbone).__name__, int(input_size))
 
+    @property
+    def look_alike_cosine(self) -> float | None:
+        """The cosine of embeddings from which two images of a class look alike, if it is known."""
+        return self.spec.look_alike_cosine
+
     @cached_property
     def network(self) -> nn.Module | None:
         """The network, with the batch norms of a `Backbone` folded; None for a function."""

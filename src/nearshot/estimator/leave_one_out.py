@@ -2,12 +2,13 @@
 
 If only one image were held out at a time, its class would have one image fewer than the others.
 With two images per class, that alone costs many answers. So one image of every class is held out at
-a time.
+a time. Images that show the same thing are one group, and are held out together: one group of every
+class at a time. The images of a group in a class share one vote.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import scipy.stats
 import torch
@@ -16,10 +17,11 @@ from torch import Tensor
 from nearshot.errors import InputError
 from nearshot.estimator.calibration import typical_temperature
 from nearshot.estimator.head import class_scores, find_classifier, fit_head
-from nearshot.estimator.ridge import HeldOutRidge
+from nearshot.estimator.groups import Groups
+from nearshot.estimator.ridge import HeldOutRidge, ReweightedRidge
 from nearshot.estimator.support import Support
 from nearshot.evaluation.classifiers import RIDGE, first_best
-from nearshot.text import counted
+from nearshot.text import counted, format_list
 
 MAX_ROUNDS = 20  # larger classes are held out in twenty parts
 MAX_TESTED = 1000  # images in all rounds, of classifiers other than ridge
@@ -48,7 +50,8 @@ class HeldOutScores:
         codes: (image,) the classes of the images.
         images: (image,) the indices of the images in the support set.
         rounds: (image,) the number of the round in which each was held out.
-        n_known: (image,) how many images of its class remained.
+        n_known: (image,) how many groups of its class remained.
+        votes: (image,) how much each counts: 1, shared with the tested images of its part.
     """
 
     scores: Tensor
@@ -56,32 +59,89 @@ class HeldOutScores:
     images: Tensor
     rounds: Tensor
     n_known: Tensor
+    votes: Tensor
 
 
-def leave_one_out_rounds(support: Support, max_tested: int = MAX_TESTED) -> Iterator[Round]:
-    """Yield rounds that hold out one image of every class, or one of its twenty parts.
+def leave_one_out_rounds(groups: Groups, max_tested: int = MAX_TESTED) -> Iterator[Round]:
+    """Yield rounds that hold out one group of every class, or one of its twenty parts.
 
-    The only image of a class is always kept, and never tested. A class with fewer images than
-    others has no image left to test in later rounds, but still gives up one image, in turn. At most
-    `max_tested` images are tested, spread evenly over the classes.
+    The only group of a class is always kept, and never tested. A class with fewer groups than
+    others has no group left to test in later rounds, but still gives up one group, in turn. A group
+    that spans classes is held out in all of them in one round. At most `max_tested` images are
+    tested, spread evenly over the classes.
     """
-    counts = support.counts
-    if int(counts.max()) < 2:
-        return
-    by_class = support.by_class
-    first_of_class = counts.cumsum(0) - counts  # (class,) in that order
-    position = torch.empty_like(by_class)  # of an image in its class
-    position[by_class] = torch.arange(len(by_class)) - first_of_class[support.codes[by_class]]
-    class_size = counts[support.codes]  # (image,)
-    is_removable = class_size > 1
+    round_of_group = _assign_rounds(groups)
+    is_removable = round_of_group[groups.numbers] >= 0  # (image,)
+    by_class = groups.codes.argsort(stable=True)
     is_chosen = _spread_over_classes(by_class[is_removable[by_class]], max_tested, len(by_class))
-    n_rounds = min(int(counts.max()), MAX_ROUNDS)
-    for number in range(n_rounds):
-        is_tested = (position % n_rounds == number) & is_removable
-        is_given_up = (position == number % class_size) & (number >= class_size) & is_removable
-        kept = (~(is_tested | is_given_up)).nonzero()[:, 0]
-        tested = (is_tested & is_chosen).nonzero()[:, 0]
+    position = _position_in_class(groups)  # (part,)
+    for number in range(int(round_of_group.max()) + 1):
+        is_tested = round_of_group == number  # (group,)
+        is_tested_part = is_tested[groups.group_of_part]
+        n_tested = torch.bincount(
+            groups.class_of_part[is_tested_part], minlength=groups.n_classes
+        )  # (class,)
+        gives_up = (n_tested == 0) & (groups.counts > 1)
+        in_turn = number % groups.counts  # (class,)
+        is_given_up = gives_up[groups.class_of_part]
+        is_given_up = is_given_up & (position == in_turn[groups.class_of_part])
+        is_held_out = (is_tested_part | is_given_up)[groups.parts]
+        kept = (~is_held_out).nonzero()[:, 0]
+        tested = (is_tested[groups.numbers] & is_chosen).nonzero()[:, 0]
         yield Round(kept, tested)
+
+
+def _position_in_class(groups: Groups) -> Tensor:
+    """Return the position of each part among those of its class, (part,)."""
+    firsts = groups.counts.cumsum(0) - groups.counts
+    return torch.arange(len(groups.class_of_part)) - firsts[groups.class_of_part]
+
+
+def _assign_rounds(groups: Groups) -> Tensor:
+    """Return the round in which each group is tested, (group,); -1 where it never is.
+
+    A group cannot be tested if a class would have no image left.
+    """
+    n_groups = int(groups.numbers.max()) + 1
+    is_alone = groups.counts[groups.class_of_part] == 1  # (part,)
+    n_rounds = min(int(groups.counts.max()), MAX_ROUNDS)
+    rounds = torch.full((n_groups,), -1)
+    if len(groups.part_sizes) == n_groups:  # no group spans classes
+        rounds[groups.group_of_part] = _position_in_class(groups) % n_rounds
+        rounds[groups.group_of_part[is_alone]] = -1
+        return rounds
+    classes: list[list[int]] = [[] for _ in range(n_groups)]
+    is_removable = [True] * n_groups
+    for part, group in enumerate(groups.group_of_part.tolist()):
+        classes[group].append(int(groups.class_of_part[part]))
+        is_removable[group] = is_removable[group] and not bool(is_alone[part])
+    # (round, class): how many groups of the class are tested in the round.
+    loads = torch.zeros(n_rounds, groups.n_classes, dtype=torch.int64)
+    most_classes_first = sorted(range(n_groups), key=lambda group: -len(classes[group]))
+    for group in most_classes_first:
+        if not is_removable[group]:
+            continue
+        number = _least_loaded_round(loads[:, classes[group]], groups.counts[classes[group]])
+        if number == len(loads):
+            loads = torch.cat([loads, loads.new_zeros(1, groups.n_classes)])
+        loads[number, classes[group]] += 1
+        rounds[group] = number
+    return rounds
+
+
+def _least_loaded_round(loads: Tensor, counts: Tensor) -> int:
+    """Return the round for a group, given the loads (round, class) and the counts of its classes.
+
+    It is the first round in which nothing is tested of its classes, or a new one. If there are
+    enough rounds, it is the one with the least load that leaves each class a group.
+    """
+    n_rounds = len(loads)
+    leaves_a_group = (loads + 1 < counts).all(1)
+    highest = loads.amax(1).masked_fill(~leaves_a_group, int(counts.max()))
+    number = int(highest.argmin())
+    if not leaves_a_group[number] or (highest[number] > 0 and n_rounds < MAX_ROUNDS):
+        return n_rounds
+    return number
 
 
 def _spread_over_classes(images: Tensor, max_chosen: int, n_images: int) -> Tensor:
@@ -93,19 +153,27 @@ def _spread_over_classes(images: Tensor, max_chosen: int, n_images: int) -> Tens
 
 
 def held_out_scores(
-    support: Support, classifier: str, n_neighbors: int | None = None
+    support: Support,
+    classifier: str,
+    n_neighbors: int | None = None,
+    groups: Groups | None = None,
 ) -> HeldOutScores:
-    """Hold images out, round by round, and score the classes for them with the remaining images."""
-    ridge = None
+    """Hold images out, round by round, and score the classes for them with the remaining images.
+
+    `groups` are held out together; by default each image is one.
+    """
+    if groups is None:
+        groups = Groups.singles(support.codes, support.n_classes)
+    ridge: HeldOutRidge | ReweightedRidge | None = None
     max_tested = MAX_TESTED
     if find_classifier(classifier) is RIDGE and len(support.codes) > MAX_REFITTED:
-        ridge = HeldOutRidge(support)
+        ridge = HeldOutRidge(support) if groups.are_single else ReweightedRidge(support)
         max_tested = len(support.codes)
     scores = [support.features.new_zeros(0, support.n_classes)]
     images = [support.codes[:0]]
     rounds = [support.codes[:0]]
     n_known = [support.counts[:0]]
-    for number, (kept, tested) in enumerate(leave_one_out_rounds(support, max_tested)):
+    for number, (kept, tested) in enumerate(leave_one_out_rounds(groups, max_tested)):
         if len(tested) == 0:
             continue
         remaining = support.subset(kept)
@@ -117,14 +185,19 @@ def held_out_scores(
         scores.append(scores_of_tested / typical_temperature(remaining, classifier, n_neighbors))
         images.append(tested)
         rounds.append(torch.full_like(tested, number))
-        n_known.append(remaining.counts[support.codes[tested]])
+        kept_parts = groups.parts[kept].unique()
+        n_kept = torch.bincount(groups.class_of_part[kept_parts], minlength=groups.n_classes)
+        n_known.append(n_kept[support.codes[tested]])
     all_images = torch.cat(images)
+    parts = groups.parts[all_images]
+    n_tested_of_part = torch.bincount(parts, minlength=len(groups.part_sizes))
     return HeldOutScores(
         scores=torch.cat(scores),
         codes=support.codes[all_images],
         images=all_images,
         rounds=torch.cat(rounds),
         n_known=torch.cat(n_known),
+        votes=1 / n_tested_of_part[parts].to(support.features),
     )
 
 
@@ -134,18 +207,21 @@ class AccuracyEstimate:
 
     It is the share of held-out images that were recognised, corrected for the missing image: the
     tested classifier has one image fewer per class (a twentieth of a class with more than 20). It
-    holds for new images like these, equally often of each class with at least two images. Near
-    copies of an image, such as a burst of photos, make it too high.
+    holds for new images like these, equally often of each class with at least two images. The
+    images of a group show the same thing: they are held out together and share one vote.
 
     Attributes:
         mean: the expected accuracy with all labelled images.
         recognised: the fraction of held-out images that were recognised.
         interval: (low, high); it holds the accuracy on many new images in more than 90 of 100
             support sets (`benchmarks/honesty.py`).
-        n: the number of held-out images.
-        n_known: the number of images of a class while its own was held out, in the smallest class
-            that was tested.
+        n: the number of held-out images; of images in groups, the number of groups.
+        n_known: the number of images, or groups, of a class while its own was held out, in the
+            smallest class that was tested.
         method: a description, with the number of classes that could not be tested.
+        n_images: the number of labelled images.
+        n_copies: how many of them look like another one of their class that counts.
+        look_alike_classes: the classes that cannot be tested, since all their images are one group.
     """
 
     mean: float
@@ -154,6 +230,22 @@ class AccuracyEstimate:
     n: int
     n_known: int
     method: str
+    n_images: int
+    n_copies: int = 0
+    look_alike_classes: tuple[Any, ...] = ()
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What people should know about images that look alike."""
+        notes = []
+        if self.n_copies > 0:
+            notes.append(
+                f"{self.n_copies:,} of {counted(self.n_images, 'photo')} look like copies of "
+                "others and count once"
+            )
+        if self.look_alike_classes:
+            notes.append(_look_alike_sentence(self.look_alike_classes))
+        return tuple(notes)
 
     @property
     def has_few_images(self) -> bool:
@@ -163,25 +255,38 @@ class AccuracyEstimate:
     def __str__(self) -> str:
         low, high = self.interval
         interval = f"95 % interval {100 * low:.0f} to {100 * high:.0f} %; {self.method}"
+        interval = "; ".join([interval, *self.notes])
         if self.has_few_images:
             return f"{100 * self.mean:.0f} % (too few labels to tell: {interval})"
         return f"{100 * self.mean:.0f} % ({interval})"
 
 
-def estimate_accuracy(held_out: HeldOutScores, counts: Tensor) -> AccuracyEstimate:
-    """Return the estimate from the scores of held-out images and the sizes of all classes."""
-    n_tested = len(held_out.codes)
-    if len(counts) == 1 or n_tested == 0:
-        classes = counted(len(counts), "class", "classes")
-        largest = counted(int(counts.max()), "image")
+def estimate_accuracy(
+    held_out: HeldOutScores, groups: Groups, classes: Sequence[Any]
+) -> AccuracyEstimate:
+    """Return the estimate from the scores of held-out images.
+
+    `groups` are those of all labelled images, and `classes` the names of the classes.
+    """
+    n_images_of_class = torch.bincount(groups.codes, minlength=groups.n_classes)
+    is_one_group = (groups.counts == 1) & (n_images_of_class > 1)
+    look_alike_classes = tuple(classes[code] for code in is_one_group.nonzero()[:, 0].tolist())
+    if len(classes) == 1 or len(held_out.codes) == 0:
+        reason = f"{counted(len(classes), 'class', 'classes')} of up to "
+        reason += counted(int(n_images_of_class.max()), "image")
+        if look_alike_classes:
+            reason += f"; {_look_alike_sentence(look_alike_classes)}"
         raise InputError(
             "An accuracy estimate needs at least 2 classes, and at least 2 images in one of them "
-            f"(got {classes} of up to {largest}). Add images."
+            f"that do not show the same thing (got {reason}). Add images."
         )
-    n_right = int((first_best(held_out.scores) == held_out.codes).sum())
+    votes = held_out.votes
+    n_tested = round(float(votes.sum()))
+    is_right = first_best(held_out.scores) == held_out.codes
+    n_right = float(votes[is_right].sum())
     recognised = n_right / n_tested
-    share_known = held_out.n_known / counts[held_out.codes]
-    remaining_errors = float(share_known.pow(ERROR_EXPONENT).mean())
+    share_known = held_out.n_known / groups.counts[held_out.codes]
+    remaining_errors = float((votes * share_known.pow(ERROR_EXPONENT)).sum()) / n_tested
     low, high = _binomial_interval(n_right * INDEPENDENT_SHARE, n_tested * INDEPENDENT_SHARE)
     return AccuracyEstimate(
         mean=1 - (1 - recognised) * remaining_errors,
@@ -189,8 +294,15 @@ def estimate_accuracy(held_out: HeldOutScores, counts: Tensor) -> AccuracyEstima
         interval=(1 - (1 - low) * remaining_errors, 1 - (1 - high) * remaining_errors),
         n=n_tested,
         n_known=int(held_out.n_known.min()),
-        method=_describe_method(n_tested, counts),
+        method=_describe_method(n_tested, groups, n_images_of_class),
+        n_images=len(groups.codes),
+        n_copies=groups.n_copies,
+        look_alike_classes=look_alike_classes,
     )
+
+
+def _look_alike_sentence(classes: Sequence[Any]) -> str:
+    return f"all photos of {format_list(classes)} look alike; add others"
 
 
 def _binomial_interval(n_right: float, n: float) -> tuple[float, float]:
@@ -204,14 +316,15 @@ def _binomial_interval(n_right: float, n: float) -> tuple[float, float]:
     return low, high
 
 
-def _describe_method(n_tested: int, counts: Tensor) -> str:
+def _describe_method(n_tested: int, groups: Groups, n_images_of_class: Tensor) -> str:
     """Return which images were held out, and which classes could not be tested."""
-    n_removable = int(counts[counts > 1].sum())
-    n_single = int((counts == 1).sum())
-    method = f"{n_tested:,} images held out"
+    n_removable = int(groups.counts[groups.counts > 1].sum())
+    n_single = int((n_images_of_class == 1).sum())
+    images = "images" if groups.are_single else "groups of images"
+    method = f"{n_tested:,} {images} held out"
     if n_tested < n_removable:
-        method = f"{n_tested:,} of {n_removable:,} images held out"
-    if int(counts.max()) > MAX_ROUNDS:
+        method = f"{n_tested:,} of {n_removable:,} {images} held out"
+    if int(groups.counts.max()) > MAX_ROUNDS:
         method += f" in {MAX_ROUNDS} parts"
     if n_single > 0:
         method += f"; not tested: {counted(n_single, 'class', 'classes')} with a single image"

@@ -23,12 +23,14 @@ is reached.
 """
 
 import math
+from typing import NamedTuple
 
 import scipy.stats
 import torch
 from torch import Tensor
 
 from nearshot.distances import squared_euclidean
+from nearshot.estimator.groups import Groups
 from nearshot.estimator.support import Support
 
 # The variance within classes as a fraction of the squared distance between them.
@@ -77,41 +79,92 @@ def weigh_by_score(novelty: Tensor, scores: Tensor) -> Tensor:
     return novelty * (SHARPNESS * (0.5 - scores.amax(1))).exp()
 
 
-def held_out_novelties(support: Support, images: Tensor | None = None) -> Tensor:
+def held_out_novelties(
+    support: Support, images: Tensor | None = None, groups: Groups | None = None
+) -> Tensor:
     """Return the novelty by distance that each support image would have if it were new, (image,).
 
-    `images` are indices of images that are not alone in their class; by default all of these. The
-    two images of a single class are skipped.
+    An image is held out with its group. `images` are indices of images whose group can be held out;
+    by default all of these. Skipped are images of a single class of which a single other image
+    would remain.
     """
+    if groups is None:
+        groups = Groups.singles(support.codes, support.n_classes)
     counts = support.counts.double()
-    freedom = counts.sum() - support.n_classes
+    parts = _held_out_parts(support, groups)
+    n_groups = int(groups.numbers.max()) + 1
+    is_alone = groups.counts[groups.class_of_part] == 1  # (part,)
+    is_removable = torch.ones(n_groups, dtype=torch.bool)
+    is_removable[groups.group_of_part[is_alone]] = False
+    size_of_group = torch.bincount(groups.numbers)
+    freedom = counts.sum() - size_of_group - support.n_classes  # (group,) without it
     if images is None:
-        images = (counts[support.codes] > 1).nonzero()[:, 0]
-    if len(images) == 0 or (support.between is None and freedom < 2):
+        images = is_removable[groups.numbers].nonzero()[:, 0]
+    if support.between is None:
+        images = images[freedom[groups.numbers[images]] >= 1]
+    if len(images) == 0:
         return support.features.new_zeros(0)
     squares = support.class_sums(support.residuals)  # (class,)
+    decrease_of_group = torch.zeros(n_groups).to(squares)
+    decrease_of_group.index_add_(0, groups.group_of_part, parts.decrease)
     novelties_of_blocks = []
     for held_out in support.blocks(images):
-        codes = support.codes[held_out]
-        rows = torch.arange(len(held_out))
-        n_images = counts[codes]  # in the class of each
-        residuals = support.residuals[held_out]
-        # Without the image, the mean moves, so that the sum of squares decreases by more than the
-        # image's own square.
-        decrease = residuals * n_images / (n_images - 1)
+        numbers = groups.numbers[held_out]
+        # Each image with each part of its group.
+        rows, part = _pairs(numbers, groups.group_of_part)
+        codes = groups.class_of_part[part]
         remaining_squares = squares.repeat(len(held_out), 1)  # (image, class)
-        remaining_squares[rows, codes] -= decrease
+        remaining_squares[rows, codes] -= parts.decrease[part]
         remaining_counts = counts.repeat(len(held_out), 1)  # (image, class)
-        remaining_counts[rows, codes] -= 1
-        total = (squares.sum() - decrease).clamp(min=0)[:, None]
+        remaining_counts[rows, codes] -= groups.part_sizes[part].double()
+        total = (squares.sum() - decrease_of_group[numbers]).clamp(min=0)[:, None]
         variances = _shrunk_variances(
-            remaining_squares.clamp(min=0), remaining_counts, total, freedom - 1, support.between
+            remaining_squares.clamp(min=0),
+            remaining_counts,
+            total,
+            freedom[numbers][:, None],
+            support.between,
         )
         distances = squared_euclidean(support.features[held_out], support.means)
-        # From the mean of the other images.
-        distances[rows, codes] = residuals * (n_images / (n_images - 1)) ** 2
+        offsets = support.features[held_out][rows] - parts.other_means[part]
+        distances[rows, codes] = offsets.square().sum(1)
         novelties_of_blocks.append((distances / variances).amin(1))
     return torch.cat(novelties_of_blocks)
+
+
+class _HeldOutParts(NamedTuple):
+    """What a class is without each part of it.
+
+    Attributes:
+        other_means: (part, dim) the mean of the other images of the class.
+        decrease: (part,) by how much the sum of squares around the mean of the class decreases. It
+            is more than the squares of the part's own images, since the mean moves.
+    """
+
+    other_means: Tensor
+    decrease: Tensor
+
+
+def _held_out_parts(support: Support, groups: Groups) -> _HeldOutParts:
+    n_others = (support.counts[groups.class_of_part] - groups.part_sizes).double()
+    offsets = support.features - support.means[support.codes]
+    sums = offsets.new_zeros(len(n_others), offsets.shape[1])
+    sums.index_add_(0, groups.parts, offsets)
+    own_squares = offsets.new_zeros(len(n_others)).index_add_(0, groups.parts, support.residuals)
+    n_others = n_others.clamp(min=1)  # a class that is one part is never without it
+    other_means = support.means[groups.class_of_part] - sums / n_others[:, None]
+    return _HeldOutParts(other_means, own_squares + sums.square().sum(1) / n_others)
+
+
+def _pairs(numbers: Tensor, group_of_part: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the pairs of a row and a part with the same group: the rows, and the parts."""
+    order = group_of_part.argsort(stable=True)
+    n_parts = torch.bincount(group_of_part)  # (group,)
+    firsts = n_parts.cumsum(0) - n_parts
+    n_pairs = n_parts[numbers]
+    rows = torch.arange(len(numbers)).repeat_interleave(n_pairs)
+    in_group = torch.arange(len(rows)) - (n_pairs.cumsum(0) - n_pairs)[rows]
+    return rows, order[firsts[numbers[rows]] + in_group]
 
 
 def choose_threshold(

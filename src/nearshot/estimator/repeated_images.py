@@ -10,12 +10,11 @@ import torch
 from nearshot.data.images import Pixels
 from nearshot.distances import squared_euclidean
 from nearshot.errors import NearshotError
+from nearshot.estimator.groups import SAME_IMAGE
 from nearshot.estimator.read_images import ImageContent, read_each
 from nearshot.estimator.state import FittedState
 from nearshot.text import format_list
 
-# The rounding difference between two embeddings of one image, relative to the feature's length.
-SAME_IMAGE = 1e-5
 COMPARED_SIDE = 64  # of the squares whose pixels are compared
 
 

@@ -1,10 +1,11 @@
-"""Leave-one-out of ridge regression in closed form: no image is held out by another fit."""
+"""Leave-one-out of ridge regression on many images: in closed form, or from one Gram matrix."""
 
 import torch
 from torch import Tensor
 
 from nearshot.estimator.support import Support
-from nearshot.evaluation.classifiers import ridge_problem
+from nearshot.estimator.head import class_scores, fit_head
+from nearshot.evaluation.classifiers import PENALTY, RIDGE, SMALLEST_PENALTY, ridge_problem
 
 
 class HeldOutRidge:
@@ -56,6 +57,54 @@ class HeldOutRidge:
             return self.matrix[images][:, images]
         root = self.matrix[images]
         return torch.eye(len(images)).to(root) - root @ root.T
+
+
+class ReweightedRidge:
+    """A ridge regression that is fitted to the kept images of each round.
+
+    Classes that lose different fractions of their images, as with groups, would not count equally
+    with the weights of the whole support set. So the kept images are weighed anew, as
+    `ridge_problem` does. All fits share the products of the images, which take the longest.
+    """
+
+    def __init__(self, support: Support) -> None:
+        self.support = support
+        self.centred = support.features - support.features.mean(0)
+        n_images, dim = self.centred.shape
+        self.products: Tensor | None = None  # (image, image), where that is the smaller system
+        if n_images <= dim:
+            self.products = self.centred @ self.centred.T
+
+    def held_out_scores(self, tested: Tensor, kept: Tensor) -> Tensor:
+        """Return the scores of tested images, (image, class), by the kept images."""
+        remaining = self.support.subset(kept)
+        if self.products is None:
+            head = fit_head(RIDGE.name, remaining)
+            return class_scores(self.support.features[tested], remaining, head)
+        n_kept = len(kept)
+        n_classes = self.support.n_classes
+        weights = (n_kept / (n_classes * remaining.counts.to(self.centred)))[remaining.codes]
+        shares = weights / n_kept  # (kept,) they add up to 1
+        kept_products = self.products[kept][:, kept]
+        tested_products = self.products[tested][:, kept]
+        # The products of images around the weighted mean of the kept ones.
+        from_mean = kept_products @ shares  # (kept,)
+        square_of_mean = from_mean @ shares
+        kept_products = kept_products - from_mean - from_mean[:, None] + square_of_mean
+        tested_products = (
+            tested_products - from_mean - (tested_products @ shares)[:, None] + square_of_mean
+        )
+        roots = weights.sqrt()
+        gram = roots[:, None] * kept_products * roots
+        # If all kept images are equal, only rounding is left of the products.
+        rounding = 4 * torch.finfo(gram.dtype).eps * self.products.diagonal().max()
+        penalty = PENALTY * gram.diagonal().sum() / n_kept + rounding
+        penalty = penalty.clamp(min=SMALLEST_PENALTY)
+        is_member = remaining.codes[:, None] == torch.arange(n_classes)
+        targets = roots[:, None] * (is_member.to(gram) - 1 / n_classes)
+        solution = torch.cholesky_solve(targets, _cholesky(gram, penalty))  # (kept, class)
+        scores: Tensor = (tested_products * roots) @ solution
+        return scores + 1 / n_classes
 
 
 def _cholesky(gram: Tensor, penalty: Tensor) -> Tensor:

@@ -5,6 +5,8 @@ the same support set, even if another thread calls `fit` or `forget` meanwhile.
 """
 
 import math
+import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from numbers import Real
@@ -24,6 +26,7 @@ from nearshot.estimator.calibration import (
     weigh_temperatures,
 )
 from nearshot.estimator.embedder import Embedder
+from nearshot.estimator.groups import Groups, find_groups
 from nearshot.estimator.head import Head, class_scores, find_classifier, fit_head
 from nearshot.estimator.leave_one_out import HeldOutScores, held_out_scores
 from nearshot.estimator.novelty import (
@@ -39,6 +42,10 @@ from nearshot.estimator.support import Support
 from nearshot.evaluation import prepare_features
 from nearshot.evaluation.classifiers import RIDGE, Classifier, first_best
 
+CHAINED = (
+    "Most images of most classes look alike to this backbone, so each counts on its own. If some "
+    "show the same thing, give groups."
+)
 NUMBER_KINDS = "biuf"  # kinds of NumPy types
 
 Array = npt.NDArray[Any]
@@ -108,6 +115,7 @@ class FittedState:
         features: (image, dim) as embedded.
         codes: (image,) indices into `classes`.
         names: the names of the images.
+        given_groups: the name of the group that was given for each image, or None.
         feature_names: the names of the feature columns, if they have any.
         centre: (dim,) the mean to subtract, if any.
         temperatures: the divisors of the scores, and their weights.
@@ -120,6 +128,7 @@ class FittedState:
     features: Array
     codes: npt.NDArray[np.int64]
     names: list[str]
+    given_groups: list[str | None]
     feature_names: Array | None
     centre: Array | None
     temperatures: Temperatures = Temperatures.single(1.0)  # noqa: RUF009 (it is immutable)
@@ -143,7 +152,26 @@ class FittedState:
     @cached_property
     def held_out(self) -> HeldOutScores:
         """The scores that support images get while they are held out."""
-        return held_out_scores(self.support, self.settings.classifier, self.settings.n_neighbors)
+        return held_out_scores(
+            self.support, self.settings.classifier, self.settings.n_neighbors, self.groups
+        )
+
+    @cached_property
+    def groups(self) -> Groups:
+        """Which support images show the same thing, as far as it was found or given."""
+        return self._found_groups[0]
+
+    @property
+    def are_chained(self) -> bool:
+        """Whether most images of most classes look alike, so that no groups were found."""
+        return self._found_groups[1]
+
+    @cached_property
+    def _found_groups(self) -> tuple[Groups, bool]:
+        cosine = None if self.embedder is None else self.embedder.look_alike_cosine
+        return find_groups(
+            self.features, self.codes, look_alike_cosine=cosine, names=self.given_groups
+        )
 
     @cached_property
     def variances(self) -> Tensor:
@@ -193,6 +221,7 @@ def fit_state(
     features: Array,
     labels: Array,
     names: list[str],
+    given_groups: list[str | None],
     feature_names: Array | None,
 ) -> FittedState:
     """Return the state for labelled images, given by features (image, dim), labels and names."""
@@ -206,9 +235,12 @@ def fit_state(
         features=features,
         codes=codes,
         names=names,
+        given_groups=given_groups,
         feature_names=feature_names,
         centre=_find_centre(settings, embedder, features),
     )
+    if uncalibrated.are_chained:
+        warnings.warn(CHAINED, stacklevel=4)  # the caller of fit or partial_fit
     return replace(
         uncalibrated,
         temperatures=_find_temperatures(uncalibrated),
@@ -246,7 +278,8 @@ def _find_temperatures(state: FittedState) -> Temperatures:
     """Return the divisors of the scores, and their weights."""
     if state.settings.temperature != "auto":
         return Temperatures.single(float(state.settings.temperature))
-    multiples = weigh_temperatures(state.held_out.scores, state.held_out.codes)
+    held_out = state.held_out
+    multiples = weigh_temperatures(held_out.scores, held_out.codes, held_out.votes)
     return multiples.times(_typical_temperature(state))
 
 
@@ -256,10 +289,11 @@ def _find_threshold(state: FittedState) -> float:
     if rate is None:
         return math.inf
     if state.settings.definition is RIDGE and len(state.classes) > 1:
-        by_distance = held_out_novelties(state.support, state.held_out.images)
+        by_distance = held_out_novelties(state.support, state.held_out.images, state.groups)
         scores = state.held_out.scores * _typical_temperature(state)
         return choose_threshold(weigh_by_score(by_distance, scores), float(rate), TYPICAL_BY_SCORE)
-    return choose_threshold(held_out_novelties(state.support), float(rate))
+    by_distance = held_out_novelties(state.support, groups=state.groups)
+    return choose_threshold(by_distance, float(rate))
 
 
 def _typical_temperature(state: FittedState) -> float:

@@ -36,6 +36,8 @@ class BackboneSpec:
             backbone is not trained.
         interpolation: how photographs are resized.
         crop: the fraction of a photograph's shorter side that the square shows.
+        look_alike_cosine: the cosine of embeddings from which two photographs of a class most
+            likely show the same thing; None if it was not measured.
     """
 
     name: str
@@ -44,6 +46,7 @@ class BackboneSpec:
     training_mean: Tensor | None = None
     interpolation: Interpolation = "bilinear"
     crop: float = 1.0
+    look_alike_cosine: float | None = None
 
 
 class Backbone(nn.Module):

@@ -9,6 +9,7 @@ that TensorFlow published, converted, from the wheels `efficientnet_lite0_pytorc
 import hashlib
 import importlib.util
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -65,12 +66,13 @@ class Variant(NamedTuple):
     depth: float
     input_size: int
     file_hash: str  # the beginning of the weights file's SHA-256
+    look_alike_cosine: float  # of `BackboneSpec`, chosen in `benchmarks/look_alikes.py`
 
 
 VARIANTS = {
-    "efficientnet-lite0": Variant(1.0, 1.0, 224, "57934424"),
-    "efficientnet-lite1": Variant(1.0, 1.1, 240, "77cc7160"),
-    "efficientnet-lite2": Variant(1.1, 1.2, 260, "9656183e"),
+    "efficientnet-lite0": Variant(1.0, 1.0, 224, "57934424", 0.90),
+    "efficientnet-lite1": Variant(1.0, 1.1, 240, "77cc7160", 0.90),
+    "efficientnet-lite2": Variant(1.1, 1.2, 260, "9656183e", 0.90),
 }
 
 
@@ -196,6 +198,8 @@ def load_pretrained(name: str) -> EfficientNetLite:
         backbone = EfficientNetLite(name, VARIANTS[name].input_size)
     own = {key: tensor for key, tensor in tensors.items() if not key.startswith("_fc.")}
     backbone.load_state_dict({_own_name(key): tensor for key, tensor in own.items()})
+    look_alike_cosine = VARIANTS[name].look_alike_cosine
+    backbone.spec = replace(backbone.spec, look_alike_cosine=look_alike_cosine)
     return backbone.eval()
 
 

@@ -4,7 +4,8 @@ The file's tensors are `backbone.<parameter or buffer>` and, if known, `training
 that was trained with a projection, also `projection.weight` and, where it has one,
 `projection.bias`; of one that was trained with a linear classifier, `head.weight` and `head.bias`.
 Its metadata has `format` ("nearshot-backbone"), `version` ("1") and `spec`, a JSON object of name,
-input_size, mean, std and free-form notes; optional are interpolation ("bilinear") and crop (1.0).
+input_size, mean, std and free-form notes; optional are interpolation ("bilinear"), crop (1.0) and
+look_alike_cosine.
 """
 
 import hashlib
@@ -145,6 +146,8 @@ def backbone_content(
         "crop": backbone.spec.crop,
         "notes": dict(notes or {}),
     }
+    if backbone.spec.look_alike_cosine is not None:
+        spec["look_alike_cosine"] = backbone.spec.look_alike_cosine
     if not _is_valid(spec):
         raise InputError(
             f"A backbone with this description could not be loaded again: {spec}. Notes must be "
@@ -255,6 +258,7 @@ def backbone_of_content(tensors: Mapping[str, Tensor], spec: Any, path: Path) ->
         training_mean=training_mean,
         interpolation=spec.get("interpolation", DEFAULT_INTERPOLATION),
         crop=spec.get("crop", DEFAULT_CROP),
+        look_alike_cosine=spec.get("look_alike_cosine"),
     )
     return backbone.eval()
 
@@ -331,6 +335,7 @@ def _is_valid(spec: Any) -> bool:
             and min(spec["std"]) > 0
             and spec.get("interpolation", DEFAULT_INTERPOLATION) in get_args(Interpolation)
             and 0.1 <= spec.get("crop", DEFAULT_CROP) <= 1
+            and -1 <= spec.get("look_alike_cosine", 1.0) <= 1
             and all(isinstance(key, str) for key in spec["notes"])
             and all(isinstance(text, str) for text in spec["notes"].values())
         )

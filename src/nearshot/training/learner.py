@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import NamedTuple, Self, cast
 
 import torch
@@ -41,6 +42,8 @@ class Learner(nn.Module):
             self.backbone: Backbone = build_backbone(config.backbone, input_size=input_size)
         else:
             self.backbone = load_backbone(weights_of_run(config.init), input_size=input_size)
+            # It was measured with the weights that training changes.
+            self.backbone.spec = replace(self.backbone.spec, look_alike_cosine=None)
             if config.freeze:
                 freeze_stages(self.backbone, config.freeze)
         dim = self.backbone.embedding_dim
