@@ -58,6 +58,27 @@ def temperature_average(
     return answer
 
 
+def look_alike_groups(
+    features: Sequence[Sequence[float]], codes: Sequence[int], cosine: float
+) -> list[set[int]]:
+    """The images, as sets of indices, that chains of pairs with at least that cosine connect.
+
+    Both images of a pair are of one class.
+    """
+
+    def length(vector: Sequence[float]) -> float:
+        return math.sqrt(sum(value * value for value in vector))
+
+    groups = [{image} for image in range(len(codes))]
+    for i, j in itertools.combinations(range(len(codes)), 2):
+        product = sum(a * b for a, b in zip(features[i], features[j], strict=True))
+        if codes[i] == codes[j] and product >= cosine * length(features[i]) * length(features[j]):
+            joined = [group for group in groups if group & {i, j}]
+            groups = [group for group in groups if not group & {i, j}]
+            groups.append(set().union(*joined))
+    return groups
+
+
 def nca(z: Tensor, y: Tensor) -> Tensor:
     """L_NCA of Section 2.2; an anchor without a positive adds nothing."""
     b = len(z)

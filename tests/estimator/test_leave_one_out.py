@@ -14,7 +14,9 @@ from tests.helpers.supports import random_support
 
 from nearshot import FewShotClassifier
 from nearshot.errors import InputError
+from nearshot.estimator.groups import Groups
 from nearshot.estimator.leave_one_out import (
+    AccuracyEstimate,
     HeldOutScores,
     estimate_accuracy,
     leave_one_out_rounds,
@@ -27,7 +29,7 @@ from nearshot.evaluation import CLASSIFIERS
 def test_every_image_that_is_not_alone_is_held_out_once(sizes: list[int], seed: int) -> None:
     support = random_support(sizes, seed)
     all_tested: list[int] = []
-    for kept, tested in leave_one_out_rounds(support):
+    for kept, tested in leave_one_out_rounds(Groups.singles(support.codes, len(sizes))):
         assert not set(kept.tolist()) & set(tested.tolist())
         counts = support.subset(kept).counts
         assert (counts >= 1).all()
@@ -41,8 +43,8 @@ def test_every_image_that_is_not_alone_is_held_out_once(sizes: list[int], seed: 
 @pytest.mark.parametrize(("n_classes", "n_shot"), [(51, 5), (500, 2), (1000, 5), (3, 1000)])
 def test_of_many_images_equally_many_of_each_class_are_tested(n_classes: int, n_shot: int) -> None:
     codes = torch.arange(n_classes).repeat(n_shot)
-    support = Support(torch.zeros(len(codes), 1), codes, n_classes)
-    tested = torch.cat([number.tested for number in leave_one_out_rounds(support)])
+    rounds = leave_one_out_rounds(Groups.singles(codes, n_classes))
+    tested = torch.cat([number.tested for number in rounds])
     assert len(tested.unique()) == len(tested) == min(len(codes), 1000)
     counts = torch.bincount(codes[tested], minlength=n_classes)
     assert counts.min() > 0
@@ -120,13 +122,20 @@ def test_the_interval_and_the_method_of_an_estimate() -> None:
         images=torch.arange(10),
         rounds=torch.arange(5).repeat_interleave(2),
         n_known=torch.full((10,), 4),
+        votes=torch.ones(10),
     )
+
+    def estimate_for(held_out: HeldOutScores, sizes: list[int]) -> AccuracyEstimate:
+        codes = torch.arange(len(sizes)).repeat_interleave(torch.tensor(sizes))
+        groups = Groups.singles(codes, len(sizes))
+        return estimate_accuracy(held_out, groups, range(len(sizes)))
+
     wrong = replace(right, codes=1 - right.codes)
-    estimate = estimate_accuracy(wrong, torch.tensor([5, 5]))
+    estimate = estimate_for(wrong, [5, 5])
     assert estimate.recognised == 0.0
     assert estimate.interval[0] < 0.08
     assert estimate.has_few_images
-    assert "10 of 11 " in estimate_accuracy(right, torch.tensor([6, 5])).method
-    method = estimate_accuracy(right, torch.tensor([21, 1000, 1, 1])).method
+    assert "10 of 11 " in estimate_for(right, [6, 5]).method
+    method = estimate_for(right, [21, 1000, 1, 1]).method
     for words in ("10 of 1,021 ", "20 parts", "2 classes"):
         assert words in method

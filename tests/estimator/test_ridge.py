@@ -7,6 +7,7 @@ import torch
 from tests import reference
 from tests.helpers.supports import random_support
 
+from nearshot.estimator.groups import Groups
 from nearshot.estimator.leave_one_out import leave_one_out_rounds
 from nearshot.estimator.ridge import HeldOutRidge
 
@@ -27,7 +28,7 @@ def test_held_out_scores_against_fits_to_the_kept_images(dim: int) -> None:
     squares = (features - torch.stack(means).mean(0)).square().sum(1)
     penalty = float((weights * squares).mean())
     n_tested = 0
-    for kept, tested in leave_one_out_rounds(support):
+    for kept, tested in leave_one_out_rounds(Groups.singles(codes, N_CLASSES)):
         scores = ridge.held_out_scores(tested, kept)
         kept_by_class = [kept[codes[kept] == code] for code in range(N_CLASSES)]
         for row, image in enumerate(tested):

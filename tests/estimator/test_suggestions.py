@@ -89,3 +89,15 @@ def test_wrong_labels_are_found_among_few_and_many_images(n_shot: int) -> None:
     assert sorted(images[suspicious]) == wrong
     answers = model.classes_[probabilities[suspicious].argmax(1)]
     assert answers.tolist() == drawn.labels[images[suspicious]].tolist()
+
+
+@pytest.mark.parametrize("has_doubt", [True, False])
+def test_images_that_look_like_a_chosen_one_are_passed_over(has_doubt: bool) -> None:
+    """Ten things with three photos each: one photo of each is chosen, even of 15."""
+    generator = np.random.default_rng(0)
+    things = np.arange(10).repeat(3)
+    features = generator.normal(size=(10, 20))[things] + 0.05 * generator.normal(size=(30, 20))
+    doubt = generator.random(30) if has_doubt else None
+    chosen = choose_next(features, 15, doubt, look_alike_cosine=0.9)
+    assert sorted(things[chosen].tolist()) == list(range(10))
+    assert len(choose_next(features, 15, doubt)) == 15

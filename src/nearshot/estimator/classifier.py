@@ -410,9 +410,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             names = previous.names + names
             given_groups = previous.given_groups + given_groups
             images = previous.names + images
-        state = fit_state(
-            settings, embedder, features, labels, names, given_groups, feature_names
-        )
+        state = fit_state(settings, embedder, features, labels, names, given_groups, feature_names)
         if embedder is not None:
             warn_about_repeated_images(state, images)
         return self._set_state(state)

@@ -102,6 +102,8 @@ def find_groups(
 ) -> tuple[Groups, bool]:
     """Return the groups of images, and whether none could be found since most images look alike.
 
+    Then only equal features belong together, and what was given by name.
+
     Args:
         features: (image, dim) embeddings, as the backbone returns them.
         codes: (image,) the class of each image; every class has an image.
@@ -110,9 +112,9 @@ def find_groups(
         names: the name of the group that is given for each image, or None.
     """
     numbers = find_look_alikes(features, codes, look_alike_cosine)
-    is_chained = are_chained(numbers, codes)
+    is_chained = look_alike_cosine is not None and are_chained(numbers, codes)
     if is_chained:
-        numbers = np.arange(len(codes))
+        numbers = find_look_alikes(features, codes)
     if names is not None:
         numbers = join_by_name(numbers, names)
     groups = Groups(
@@ -122,7 +124,7 @@ def find_groups(
 
 
 def find_look_alikes(
-    features: npt.NDArray[Any], codes: Indices, look_alike_cosine: float | None
+    features: npt.NDArray[Any], codes: Indices, look_alike_cosine: float | None = None
 ) -> Indices:
     """Return the number of each image's group, (image,), for features (image, dim) and classes.
 

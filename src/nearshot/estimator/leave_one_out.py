@@ -16,8 +16,8 @@ from torch import Tensor
 
 from nearshot.errors import InputError
 from nearshot.estimator.calibration import typical_temperature
-from nearshot.estimator.head import class_scores, find_classifier, fit_head
 from nearshot.estimator.groups import Groups
+from nearshot.estimator.head import class_scores, find_classifier, fit_head
 from nearshot.estimator.ridge import HeldOutRidge, ReweightedRidge
 from nearshot.estimator.support import Support
 from nearshot.evaluation.classifiers import RIDGE, first_best
@@ -272,21 +272,23 @@ def estimate_accuracy(
     is_one_group = (groups.counts == 1) & (n_images_of_class > 1)
     look_alike_classes = tuple(classes[code] for code in is_one_group.nonzero()[:, 0].tolist())
     if len(classes) == 1 or len(held_out.codes) == 0:
-        reason = f"{counted(len(classes), 'class', 'classes')} of up to "
-        reason += counted(int(n_images_of_class.max()), "image")
-        if look_alike_classes:
-            reason += f"; {_look_alike_sentence(look_alike_classes)}"
-        raise InputError(
+        number_of_classes = counted(len(classes), "class", "classes")
+        largest = counted(int(n_images_of_class.max()), "image")
+        message = (
             "An accuracy estimate needs at least 2 classes, and at least 2 images in one of them "
-            f"that do not show the same thing (got {reason}). Add images."
+            f"(got {number_of_classes} of up to {largest}). Add images."
         )
+        if look_alike_classes:
+            message += f" Of these, {_look_alike_sentence(look_alike_classes)}."
+        raise InputError(message)
     votes = held_out.votes
     n_tested = round(float(votes.sum()))
     is_right = first_best(held_out.scores) == held_out.codes
     n_right = float(votes[is_right].sum())
     recognised = n_right / n_tested
     share_known = held_out.n_known / groups.counts[held_out.codes]
-    remaining_errors = float((votes * share_known.pow(ERROR_EXPONENT)).sum()) / n_tested
+    error_factors = votes.to(share_known) * share_known.pow(ERROR_EXPONENT)
+    remaining_errors = float(error_factors.sum() / n_tested)
     low, high = _binomial_interval(n_right * INDEPENDENT_SHARE, n_tested * INDEPENDENT_SHARE)
     return AccuracyEstimate(
         mean=1 - (1 - recognised) * remaining_errors,

@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor
 
-from nearshot.estimator.support import Support
 from nearshot.estimator.head import class_scores, fit_head
+from nearshot.estimator.support import Support
 from nearshot.evaluation.classifiers import PENALTY, RIDGE, SMALLEST_PENALTY, ridge_problem
 
 

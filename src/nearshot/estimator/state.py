@@ -6,7 +6,6 @@ the same support set, even if another thread calls `fit` or `forget` meanwhile.
 
 import math
 import warnings
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from numbers import Real

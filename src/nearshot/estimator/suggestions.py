@@ -8,7 +8,7 @@ import numpy.typing as npt
 
 from nearshot.estimator import calibration
 from nearshot.estimator.classifier import FewShotClassifier
-from nearshot.estimator.repeated_images import SAME_IMAGE
+from nearshot.estimator.groups import SAME_IMAGE
 
 # Variety decides among the most doubtful images: this many times the number to choose.
 POOL = 2
@@ -37,9 +37,21 @@ class UnlabelledRanking:
     label_next: Indices
 
 
-def rank_unlabelled(classifier: FewShotClassifier, features: Floats, n: int) -> UnlabelledRanking:
-    """Answer features (image, dim) of the classifier's backbone, and choose up to n to label."""
+def rank_unlabelled(
+    classifier: FewShotClassifier,
+    features: Floats,
+    n: int,
+    *,
+    look_alike_cosine: float | None = None,
+) -> UnlabelledRanking:
+    """Answer features (image, dim) of the classifier's backbone, and choose up to n to label.
+
+    `look_alike_cosine` is as in `choose_next`; by default the backbone's, if it tells labelled
+    images apart.
+    """
     state = classifier.fitted_state()
+    if look_alike_cosine is None and state.embedder is not None and not state.are_chained:
+        look_alike_cosine = state.embedder.look_alike_cosine
     query = state.prepare(features)
     answers = state.answer(query)
     probabilities = answers.probabilities.numpy()
@@ -49,7 +61,9 @@ def rank_unlabelled(classifier: FewShotClassifier, features: Floats, n: int) -> 
         probabilities=probabilities,
         is_novel=is_novel,
         doubt=doubt,
-        label_next=choose_next(query.numpy(), n, doubt),
+        label_next=choose_next(
+            query.numpy(), n, doubt, features=features, look_alike_cosine=look_alike_cosine
+        ),
     )
 
 
@@ -68,7 +82,7 @@ def held_out_probabilities(classifier: FewShotClassifier) -> tuple[Indices, Floa
     """
     held_out = classifier.fitted_state().held_out
     probabilities = calibration.held_out_probabilities(
-        held_out.scores, held_out.codes, held_out.rounds
+        held_out.scores, held_out.codes, held_out.rounds, held_out.votes
     )
     return held_out.images.numpy(), probabilities.numpy()
 
@@ -89,21 +103,64 @@ def doubt_of(probabilities: Floats, is_novel: Flags) -> Floats:
     return np.asarray(1 - (best - second) + is_novel)
 
 
-def choose_next(directions: Floats, n: int, doubt: Floats | None = None) -> Indices:
-    """Return up to n images to label next, the most useful first, for directions (image, dim).
+def choose_next(
+    directions: Floats,
+    n: int,
+    doubt: Floats | None = None,
+    *,
+    features: Floats | None = None,
+    look_alike_cosine: float | None = None,
+) -> Indices:
+    """Return up to n images to label next, the most useful first.
 
     The first is the most doubtful one. Each of the others is the one of the most doubtful images
     that is farthest from those already chosen (greedy k-centre). Without `doubt`, as before the
     first label, all images take part, and the first is the one nearest to their mean.
+
+    Args:
+        directions: (image, dim) prepared features.
+        n: how many to choose.
+        doubt: (image,) see `doubt_of`.
+        features: (image, dim) as embedded; by default `directions`.
+        look_alike_cosine: images whose features have at least this cosine look alike, and one of
+            them is enough. None: every image may be chosen.
     """
     if len(directions) == 0:
         return np.zeros(0, np.int64)
+    if features is None:
+        features = directions
     if doubt is None:
         from_mean = np.square(directions - directions.mean(0)).sum(1)
-        pool = np.argsort(from_mean, kind="stable")
-    else:
-        pool = np.argsort(-doubt, kind="stable")[: POOL * n]
+        order = np.argsort(from_mean, kind="stable")
+        chosen = order[k_centres(directions[order], n)]
+        return first_distinct(features, chosen, n, look_alike_cosine)
+    order = np.argsort(-doubt, kind="stable")
+    pool = first_distinct(features, order, POOL * n, look_alike_cosine)
     return np.asarray(pool[k_centres(directions[pool], n)])
+
+
+def first_distinct(
+    features: Floats, order: Indices, n: int, look_alike_cosine: float | None
+) -> Indices:
+    """Return the first n images of an order that look like none of those before.
+
+    >>> features = np.array([[1.0, 0.0], [0.0, 1.0], [5.0, 0.1]])
+    >>> first_distinct(features, np.array([2, 0, 1]), 3, 0.9)
+    array([2, 1])
+    """
+    if look_alike_cosine is None:
+        return order[:n]
+    chosen: list[int] = []
+    points = np.zeros((n, features.shape[1]), features.dtype)  # of unit length
+    for image in order.tolist():
+        if len(chosen) == n:
+            break
+        point = features[image] / max(float(np.linalg.norm(features[image])), 1e-12)
+        cosines = points[: len(chosen)] @ point
+        if cosines.max(initial=-1.0) < look_alike_cosine:
+            points[len(chosen)] = point
+            chosen.append(image)
+    return np.array(chosen, dtype=np.int64)
 
 
 def k_centres(points: Floats, n: int) -> Indices:
