@@ -64,50 +64,55 @@ class ReweightedRidge:
 
     Classes that lose different fractions of their images, as with groups, would not count equally
     with the weights of the whole support set. So the kept images are weighed anew, as
-    `ridge_problem` does. All fits share the products of the images, which take the longest.
+    `ridge_problem` does. All fits share the products of the images.
     """
 
     def __init__(self, support: Support) -> None:
         self.support = support
-        self.centred = support.features - support.features.mean(0)
-        n_images, dim = self.centred.shape
         self.products: Tensor | None = None  # (image, image), where that is the smaller system
+        n_images, dim = support.features.shape
         if n_images <= dim:
-            self.products = self.centred @ self.centred.T
+            centred = support.features - support.features.mean(0)
+            self.products = centred @ centred.T
 
     def held_out_scores(self, tested: Tensor, kept: Tensor) -> Tensor:
-        """Return the scores of tested images, (image, class), by the kept images."""
-        remaining = self.support.subset(kept)
+        """Return the scores of tested images, (image, class), by the kept images.
+
+        With K the products, w the weights of the images (0 where they are held out), D the diagonal
+        matrix of √w and T the targets, times √w, the solution is α = (D K D + λI)⁻¹ (T − √w bᵀ),
+        and b the constants for which √wᵀα = 0. A score is a row of K D α, plus b.
+        """
+        support = self.support
+        remaining = support.subset(kept)
         if self.products is None:
             head = fit_head(RIDGE.name, remaining)
-            return class_scores(self.support.features[tested], remaining, head)
+            return class_scores(support.features[tested], remaining, head)
         n_kept = len(kept)
-        n_classes = self.support.n_classes
-        weights = (n_kept / (n_classes * remaining.counts.to(self.centred)))[remaining.codes]
-        shares = weights / n_kept  # (kept,) they add up to 1
-        kept_products = self.products[kept][:, kept]
-        tested_products = self.products[tested][:, kept]
-        # The products of images around the weighted mean of the kept ones.
-        from_mean = kept_products @ shares  # (kept,)
-        square_of_mean = from_mean @ shares
-        kept_products = kept_products - from_mean - from_mean[:, None] + square_of_mean
-        tested_products = (
-            tested_products - from_mean - (tested_products @ shares)[:, None] + square_of_mean
-        )
+        weights = support.features.new_zeros(len(support.codes))
+        weight_of_class = n_kept / (support.n_classes * remaining.counts.to(weights))
+        weights[kept] = weight_of_class[remaining.codes]
         roots = weights.sqrt()
-        gram = roots[:, None] * kept_products * roots
-        # If all kept images are equal, only rounding is left of the products.
-        rounding = 4 * torch.finfo(gram.dtype).eps * self.products.diagonal().max()
-        penalty = PENALTY * gram.diagonal().sum() / n_kept + rounding
-        penalty = penalty.clamp(min=SMALLEST_PENALTY)
-        is_member = remaining.codes[:, None] == torch.arange(n_classes)
-        targets = roots[:, None] * (is_member.to(gram) - 1 / n_classes)
-        solution = torch.cholesky_solve(targets, _cholesky(gram, penalty))  # (kept, class)
-        scores: Tensor = (tested_products * roots) @ solution
-        return scores + 1 / n_classes
+        squares = self.products.diagonal()
+        square_of_mean = weights @ (self.products @ weights) / n_kept**2
+        penalty = PENALTY * (weights @ squares / n_kept - square_of_mean)
+        # If all kept images are equal, only rounding is left of the difference.
+        rounding = 4 * torch.finfo(weights.dtype).eps * squares.max()
+        penalty = penalty.clamp(min=0) + rounding + SMALLEST_PENALTY
+        factor = _cholesky(self.products * roots * roots[:, None], penalty)
+        is_member = support.codes[:, None] == torch.arange(support.n_classes)
+        right_side = torch.cat([roots[:, None] * is_member, roots[:, None]], dim=1)
+        solution = torch.cholesky_solve(right_side, factor)
+        of_targets = solution[:, :-1]
+        of_roots = solution[:, -1:]
+        constants = (roots @ of_targets) / (roots @ of_roots)  # (class,)
+        points = roots[:, None] * (of_targets - of_roots * constants)
+        scores: Tensor = self.products[tested] @ points + constants
+        return scores
 
 
 def _cholesky(gram: Tensor, penalty: Tensor) -> Tensor:
     """Return the Cholesky factor of a matrix with a penalty on its diagonal."""
-    factor: Tensor = torch.linalg.cholesky(gram + penalty * torch.eye(len(gram)).to(gram))
+    system = gram.clone()
+    system.diagonal().add_(penalty.flatten())
+    factor: Tensor = torch.linalg.cholesky(system)
     return factor
