@@ -119,27 +119,27 @@ def test_jobs_survive_ctrl_c_the_loss_of_a_node_and_a_broken_job(
     *good, broken = jobs
 
     with pytest.raises(KeyboardInterrupt):
-        nodes.run(good, lambda: all(len(nodes.log(one)) > 4 for one in good[:2]) and interrupt())
-    assert [one for one in good if (nodes.runs / one.id / "checkpoint.pt").is_file()] == good[:2]
-    assert [sum("was stopped" in line for line in nodes.log(one)) for one in good] == [1, 1, 0]
+        nodes.run(good, lambda: all(len(nodes.log(job)) > 4 for job in good[:2]) and interrupt())
+    assert [job for job in good if (nodes.runs / job.id / "checkpoint.pt").is_file()] == good[:2]
+    assert [sum("was stopped" in line for line in nodes.log(job)) for job in good] == [1, 1, 0]
     assert not list(nodes.results)
 
     damaged = nodes.runs / broken.id / "checkpoint.pt"
     damaged.parent.mkdir(parents=True)
     damaged.write_bytes(b"no checkpoint")
-    before = {one.id: len(nodes.log(one)) for one in good}
+    before = {job.id: len(nodes.log(job)) for job in good}
     killed: list[Job] = []
 
     def kill() -> bool:
         killed.extend(
-            one for one in good if len(nodes.log(one)) > before[one.id] + 3 and nodes.on_second(one)
+            job for job in good if len(nodes.log(job)) > before[job.id] + 3 and nodes.on_second(job)
         )
         if killed:
             nodes.cluster.remove_node(nodes.second, allow_graceful=False)
         return bool(killed)
 
     outcome, _ = nodes.run(jobs, kill)
-    assert {one.id for one in outcome.done} == {one.id for one in good}
+    assert {job.id for job in outcome.done} == {job.id for job in good}
     [failure] = outcome.failed
     assert failure.job == broken
     assert "checkpoint.pt" in failure.text
@@ -164,11 +164,12 @@ def test_jobs_survive_ctrl_c_the_loss_of_a_node_and_a_broken_job(
     run_jobs(
         jobs, reference, console=QUIET
     )  # tests have one thread, as a node that gives a job one CPU
-    for one in jobs:
-        ours, theirs = (side.results.get(one.config) for side in (nodes, reference))
+    for job in jobs:
+        ours = nodes.results.get(job.config)
+        theirs = reference.results.get(job.config)
         assert ours is not None
         assert theirs is not None
-        for part in ("id", "config", "fingerprints", "accuracies", "history"):
+        for part in ("config", "fingerprints", "accuracies", "history"):
             assert ours.content[part] == theirs.content[part], part
 
 
@@ -187,15 +188,15 @@ def test_a_gpu_that_torch_cannot_see_is_a_failure_and_not_a_slow_run(
 
 def test_a_job_that_was_stopped_by_its_node_goes_on(nodes: TwoNodes) -> None:
     """A node that is shut down sends SIGTERM, on which a training saves and stops."""
-    one = tiny_job(9, epochs=EPOCHS)
+    job = tiny_job(9, epochs=EPOCHS)
 
     def terminate() -> bool:
-        lines = nodes.log(one)
+        lines = nodes.log(job)
         if len(lines) >= 4:
             os.kill(int(lines[0].split()[-1]), signal.SIGTERM)
         return len(lines) >= 4
 
-    outcome, _ = nodes.run([one], terminate)
-    assert outcome.done == [one]
-    assert sum("was stopped" in line for line in nodes.log(one)) == 1
-    assert sum(line.startswith("nearshot: on ") for line in nodes.log(one)) == 2
+    outcome, _ = nodes.run([job], terminate)
+    assert outcome.done == [job]
+    assert sum("was stopped" in line for line in nodes.log(job)) == 1
+    assert sum(line.startswith("nearshot: on ") for line in nodes.log(job)) == 2
