@@ -226,6 +226,10 @@ class FileLock:
             self._lock.acquire(timeout=-1 if wait else 0)
         except filelock.Timeout:
             return False
+        except RuntimeError as error:  # this thread would wait for itself
+            raise NearshotError(
+                f"{self.path} is already locked by this thread. Finish what holds the lock first."
+            ) from error
         except OSError as error:
             if error.errno in HAS_NO_LOCKS:
                 return True
@@ -236,7 +240,9 @@ class FileLock:
 
     def release(self, *, remove: bool = False) -> None:
         """Release the lock; `remove` also deletes its file, if that is allowed."""
-        if self._lock.is_locked and remove:
-            with suppress(OSError):
-                self.path.unlink()
-        self._lock.release()
+        try:
+            if self._lock.is_locked and remove:
+                with suppress(OSError):
+                    self.path.unlink()
+        finally:  # also after Ctrl-C while the file is deleted
+            self._lock.release()

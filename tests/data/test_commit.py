@@ -335,6 +335,30 @@ def test_a_lock_has_one_holder_and_can_be_removed(tmp_path: Path) -> None:
     first.release()
 
 
+def test_a_lock_is_released_whatever_happens_while_its_file_is_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C at that moment must not leave the lock to this thread for good."""
+    lock = FileLock(tmp_path / LOCK)
+    assert lock.acquire()
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(Path, "unlink", _interrupt)
+        lock.release(remove=True)
+    assert FileLock(tmp_path / LOCK).acquire()
+
+
+def _interrupt(path: Path, missing_ok: bool = False) -> None:
+    raise KeyboardInterrupt
+
+
+def test_a_thread_that_would_wait_for_itself_is_told(tmp_path: Path) -> None:
+    holder = FileLock(tmp_path / LOCK)
+    assert holder.acquire()
+    with pytest.raises(NearshotError, match=str(tmp_path / LOCK)):
+        FileLock(tmp_path / LOCK).acquire(wait=True)
+    holder.release()
+
+
 def test_a_prepared_dataset_is_used_if_no_lock_can_be_taken(photos: Path, tmp_path: Path) -> None:
     made = prepare_folder(photos, data_dir=tmp_path / "d", side=8)
     lock = tmp_path / "d" / "photos" / LOCK
