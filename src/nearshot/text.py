@@ -88,6 +88,15 @@ def counted(number: int, singular: str, plural: str | None = None) -> str:
     return f"{number:,} {plural or singular + 's'}"
 
 
+def upper_first(text: str) -> str:
+    """Return a text that begins with an upper-case letter.
+
+    >>> upper_first("all photos of DINOv2")
+    'All photos of DINOv2'
+    """
+    return text[:1].upper() + text[1:]
+
+
 def format_list(values: Iterable[Any], formatted: Callable[[Any], str] = repr) -> str:
     """Return values separated by commas, and only the first few of many.
 

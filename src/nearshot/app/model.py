@@ -9,6 +9,8 @@ import numpy.typing as npt
 from nearshot.app.project import UNKNOWN
 from nearshot.errors import InputError
 from nearshot.estimator import AccuracyEstimate, FewShotClassifier
+from nearshot.estimator.groups import find_groups
+from nearshot.estimator.state import CHAINED
 from nearshot.estimator.suggestions import (
     Floats,
     choose_next,
@@ -16,6 +18,7 @@ from nearshot.estimator.suggestions import (
     rank_unlabelled,
     suspicious_labels,
 )
+from nearshot.text import upper_first
 
 N_SUGGESTIONS = 24
 LABEL_TWO_CLASSES = "Label a few photos of two classes to see how accurate this is."
@@ -48,6 +51,7 @@ class Model:
         support: the labelled photos.
         guesses: the answers for unlabelled photos.
         estimate: the expected accuracy, or a sentence that says what is missing.
+        notes: sentences about labelled photos that look alike.
         label_next: the photos to label next.
         suspicious: photos whose labels look wrong, with their held-out answers.
         confusion: how often labelled photos get each answer while held out, (label, answer).
@@ -58,6 +62,7 @@ class Model:
     support: tuple[str, ...] = ()
     guesses: Mapping[str, Guess] = field(default_factory=dict)
     estimate: AccuracyEstimate | str = LABEL_TWO_CLASSES
+    notes: tuple[str, ...] = ()
     label_next: tuple[str, ...] = ()
     suspicious: Mapping[str, Guess] = field(default_factory=dict)
     confusion: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros((0, 0), np.int64))
@@ -69,29 +74,42 @@ def fit_model(
     labels: Mapping[str, str],
     *,
     centre: Floats | None = None,
+    look_alike_cosine: float | None = None,
     unknown_rate: float,
 ) -> Model:
     """Fit a classifier to the labelled photos, and classify the others.
 
     `features` (dim,) and `labels` are by the identifiers of photos. `centre` is subtracted from
-    features.
+    features. `look_alike_cosine` is that of the backbone, `BackboneSpec.look_alike_cosine`.
     """
     support = tuple(photo for photo in features if photo in labels)
     others = [photo for photo in features if photo not in labels]
     other_features = np.stack([features[photo] for photo in others]) if others else np.zeros((0, 1))
     if len(support) < 2:
-        chosen = choose_next(_unit_length(other_features), N_SUGGESTIONS)
+        chosen = choose_next(
+            _unit_length(other_features), N_SUGGESTIONS, look_alike_cosine=look_alike_cosine
+        )
         return Model(label_next=tuple(others[index] for index in chosen))
     classifier = FewShotClassifier(
         None, centre=centre, unknown_rate=unknown_rate, unknown_label=UNKNOWN
     )
-    classifier.fit(
-        np.stack([features[photo] for photo in support]), [labels[photo] for photo in support]
+    support_features = np.stack([features[photo] for photo in support])
+    support_labels = [labels[photo] for photo in support]
+    codes_of_support = np.unique(support_labels, return_inverse=True)[1]
+    groups, are_chained = find_groups(
+        support_features, codes_of_support, look_alike_cosine=look_alike_cosine
     )
+    classifier.fit(support_features, support_labels, groups=groups.numbers.tolist())
+    notes = [f"{upper_first(note)}." for note in groups.notes(classifier.classes_.tolist())]
+    if are_chained:
+        look_alike_cosine = None
+        notes.append(CHAINED)
     guesses: dict[str, Guess] = {}
     label_next: tuple[str, ...] = ()
     if others:
-        ranking = rank_unlabelled(classifier, other_features, N_SUGGESTIONS)
+        ranking = rank_unlabelled(
+            classifier, other_features, N_SUGGESTIONS, look_alike_cosine=look_alike_cosine
+        )
         for index, photo in enumerate(others):
             guesses[photo] = _guess(
                 classifier,
@@ -112,6 +130,7 @@ def fit_model(
         support=support,
         guesses=guesses,
         estimate=_estimate_or_sentence(classifier),
+        notes=tuple(notes),
         label_next=label_next,
         suspicious=suspicious,
         confusion=_confusion(codes, probabilities),

@@ -70,6 +70,7 @@ def page_state(session: Session) -> dict[str, Any]:
                 "counts": model.confusion.tolist(),
             },
             "estimate": _estimate(model),
+            "notes": [readable(note) for note in model.notes],
             "advice": _advice(session, model),
             "can_export": model.classifier is not None,
             "failure": session.failure,

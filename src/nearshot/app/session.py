@@ -205,6 +205,7 @@ class Session:
             {photo: self.features[photo] for photo in labels if photo in self.features},
             {photo: label for photo, label in labels.items() if label is not None},
             centre=self.embedder.centre,
+            look_alike_cosine=self.embedder.look_alike_cosine,
             unknown_rate=self.unknown_rate,
         )
 

@@ -12,7 +12,7 @@ import tyro
 
 from nearshot.data.store import data_folder
 from nearshot.errors import InputError
-from nearshot.text import format_list
+from nearshot.text import format_list, print_message, upper_first
 
 if TYPE_CHECKING:
     from nearshot.estimator import Embedder, FewShotClassifier, SupportFolder
@@ -28,6 +28,7 @@ SAVED_PARAMETERS = (
     "n_neighbors",
     "unknown_rate",
     "unknown_label",
+    "groups",
 )
 
 
@@ -61,6 +62,11 @@ class ClassifierOptions:
     as 0.05, that may be rejected."""
     unknown_label: Annotated[str | None, option("unknown", "LABEL")] = None
     """The label of rejected images; needs unknown_rate."""
+    groups: Annotated[str | None, option("photos that look alike", "PATTERN")] = None
+    """Which labelled images show the same thing: a regular expression with one group in
+    parentheses, whose text in an image's path is the group's name, such as '(bird[0-9]+)_'. They
+    count once in probabilities and in the expected accuracy. Photos of a class that look alike do
+    so in any case."""
     device: str = "auto"
     """cpu or cuda; auto is a GPU if there is one."""
     cache_dir: Annotated[
@@ -93,6 +99,7 @@ class ClassifierOptions:
 
     def _fit_folder(self, folder: Path) -> FewShotClassifier:
         from nearshot.estimator import FewShotClassifier, read_support  # noqa: PLC0415 (as above)
+        from nearshot.estimator.find_images import groups_of_paths  # noqa: PLC0415 (as above)
 
         if self.n_neighbors is not None and self.classifier != "knn":
             raise InputError(
@@ -121,8 +128,12 @@ class ClassifierOptions:
             n_views=1 if self.n_views is None else self.n_views,
             verbose=True,
         )
-        classifier.fit([str(path) for path in labelled.paths], list(labelled.labels))
+        groups = None
+        if self.groups is not None:
+            groups = groups_of_paths(labelled.paths, folder, self.groups)
+        classifier.fit([str(path) for path in labelled.paths], list(labelled.labels), groups=groups)
         classifier.verbose = False  # the commands have a progress bar of their own
+        _report_look_alikes(classifier)
         _warn_if_inaccurate(classifier)
         return classifier
 
@@ -144,6 +155,13 @@ def _warn_about_skipped_files(labelled: SupportFolder) -> None:
         )
     if labelled.linked:
         warnings.warn(about_linked(labelled.linked), stacklevel=2)
+
+
+def _report_look_alikes(classifier: FewShotClassifier) -> None:
+    """Print which labelled images show the same thing, and which classes cannot be tested."""
+    state = classifier.fitted_state()
+    for note in state.groups.notes(state.classes.tolist()):
+        print_message(f"{upper_first(note)}.")
 
 
 def _warn_if_inaccurate(classifier: FewShotClassifier) -> None:

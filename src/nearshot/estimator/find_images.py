@@ -2,6 +2,7 @@
 
 import glob
 import os
+import re
 import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -102,6 +103,35 @@ def read_support(folder: str | Path) -> SupportFolder:
         ignored += others
     skipped.refuse_locked()
     return SupportFolder(tuple(paths), tuple(labels), tuple(ignored), tuple(skipped.linked))
+
+
+def groups_of_paths(paths: Sequence[Path], folder: Path, pattern: str) -> list[str | None]:
+    """Return the name of each image's group, for `FewShotClassifier.fit`; None where it has none.
+
+    `pattern` is a regular expression with one group in parentheses, whose text is the name. It is
+    searched in the path of the image inside of `folder`, such as "terns/bird2_017.jpg".
+    """
+    try:
+        expression = re.compile(pattern)
+    except re.error as error:
+        raise InputError(
+            f"groups must be a regular expression (got {pattern!r}: {error})."
+        ) from error
+    if expression.groups != 1:
+        raise InputError(
+            "groups must be a regular expression with one group in parentheses, such as "
+            rf"'(bird\d+)_' (got {pattern!r}, with {expression.groups})."
+        )
+    names: list[str | None] = []
+    for path in paths:
+        match = expression.search(path.relative_to(folder).as_posix())
+        names.append(None if match is None else match.group(1))
+    if not any(names):
+        raise InputError(
+            f"groups must match the name of an image in {folder} (got {pattern!r}, which matches "
+            f"none, such as {paths[0].relative_to(folder).as_posix()!r})."
+        )
+    return names
 
 
 def find_images(paths_or_patterns: Iterable[str | Path]) -> FoundImages:

@@ -22,6 +22,7 @@ from scipy.sparse.csgraph import connected_components
 from torch import Tensor
 
 from nearshot.distances import squared_euclidean
+from nearshot.text import counted, format_list
 
 # The rounding difference between two embeddings of one image, relative to the feature's length.
 SAME_IMAGE = 1e-5
@@ -83,6 +84,18 @@ class Groups:
         return torch.bincount(self.class_of_part, minlength=self.n_classes)
 
     @property
+    def look_alike_classes(self) -> Tensor:
+        """The classes of several images that are one group, (class,)."""
+        n_images = torch.bincount(self.codes, minlength=self.n_classes)
+        is_one_group = (self.counts == 1) & (n_images > 1)
+        return is_one_group.nonzero()[:, 0]
+
+    def notes(self, classes: Sequence[Any]) -> tuple[str, ...]:
+        """Return what people should know about images that look alike, given the classes' names."""
+        look_alike_classes = [classes[code] for code in self.look_alike_classes.tolist()]
+        return notes_on_copies(self.n_copies, len(self.codes), look_alike_classes)
+
+    @property
     def are_single(self) -> bool:
         """Whether no image belongs to another."""
         return len(self.codes) == 0 or int(self.numbers.max()) == len(self.codes) - 1
@@ -91,6 +104,26 @@ class Groups:
     def n_copies(self) -> int:
         """How many images look like another one of their class that counts."""
         return len(self.codes) - len(self.part_sizes)
+
+
+def notes_on_copies(
+    n_copies: int, n_images: int, look_alike_classes: Sequence[Any]
+) -> tuple[str, ...]:
+    """Return what people should know about images that look alike.
+
+    Args:
+        n_copies: how many images look like another one that counts.
+        n_images: the number of labelled images.
+        look_alike_classes: the classes whose images are all one group.
+    """
+    notes = []
+    if n_copies > 0:
+        verb = "looks like a copy of another" if n_copies == 1 else "look like copies of others"
+        counts = "counts" if n_copies == 1 else "count"
+        notes.append(f"{n_copies:,} of {counted(n_images, 'photo')} {verb} and {counts} once")
+    if look_alike_classes:
+        notes.append(f"all photos of {format_list(look_alike_classes)} look alike; add others")
+    return tuple(notes)
 
 
 def find_groups(

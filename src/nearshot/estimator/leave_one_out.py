@@ -16,12 +16,12 @@ from torch import Tensor
 
 from nearshot.errors import InputError
 from nearshot.estimator.calibration import typical_temperature
-from nearshot.estimator.groups import Groups
+from nearshot.estimator.groups import Groups, notes_on_copies
 from nearshot.estimator.head import class_scores, find_classifier, fit_head
 from nearshot.estimator.ridge import HeldOutRidge, ReweightedRidge
 from nearshot.estimator.support import Support
 from nearshot.evaluation.classifiers import RIDGE, first_best
-from nearshot.text import counted, format_list
+from nearshot.text import counted, upper_first
 
 MAX_ROUNDS = 20  # larger classes are held out in twenty parts
 MAX_TESTED = 1000  # images in all rounds, of classifiers other than ridge
@@ -237,15 +237,7 @@ class AccuracyEstimate:
     @property
     def notes(self) -> tuple[str, ...]:
         """What people should know about images that look alike."""
-        notes = []
-        if self.n_copies > 0:
-            notes.append(
-                f"{self.n_copies:,} of {counted(self.n_images, 'photo')} look like copies of "
-                "others and count once"
-            )
-        if self.look_alike_classes:
-            notes.append(_look_alike_sentence(self.look_alike_classes))
-        return tuple(notes)
+        return notes_on_copies(self.n_copies, self.n_images, self.look_alike_classes)
 
     @property
     def has_few_images(self) -> bool:
@@ -269,8 +261,6 @@ def estimate_accuracy(
     `groups` are those of all labelled images, and `classes` the names of the classes.
     """
     n_images_of_class = torch.bincount(groups.codes, minlength=groups.n_classes)
-    is_one_group = (groups.counts == 1) & (n_images_of_class > 1)
-    look_alike_classes = tuple(classes[code] for code in is_one_group.nonzero()[:, 0].tolist())
     if len(classes) == 1 or len(held_out.codes) == 0:
         number_of_classes = counted(len(classes), "class", "classes")
         largest = counted(int(n_images_of_class.max()), "image")
@@ -278,8 +268,8 @@ def estimate_accuracy(
             "An accuracy estimate needs at least 2 classes, and at least 2 images in one of them "
             f"(got {number_of_classes} of up to {largest}). Add images."
         )
-        if look_alike_classes:
-            message += f" Of these, {_look_alike_sentence(look_alike_classes)}."
+        for note in groups.notes(classes):
+            message += f" {upper_first(note)}."
         raise InputError(message)
     votes = held_out.votes
     n_tested = round(float(votes.sum()))
@@ -299,12 +289,8 @@ def estimate_accuracy(
         method=_describe_method(n_tested, groups, n_images_of_class),
         n_images=len(groups.codes),
         n_copies=groups.n_copies,
-        look_alike_classes=look_alike_classes,
+        look_alike_classes=tuple(classes[code] for code in groups.look_alike_classes.tolist()),
     )
-
-
-def _look_alike_sentence(classes: Sequence[Any]) -> str:
-    return f"all photos of {format_list(classes)} look alike; add others"
 
 
 def _binomial_interval(n_right: float, n: float) -> tuple[float, float]:

@@ -151,6 +151,7 @@ function drawHeader() {
   $("accuracy").classList.toggle("missing", mean === undefined);
   $("accuracy-value").textContent = mean === undefined ? "" : `${Math.round(100 * mean)} %`;
   $("accuracy-about").textContent = missing ?? `expected accuracy, ${Math.round(100 * low)} to ${Math.round(100 * high)} %`;
+  $("accuracy-notes").textContent = (state.notes ?? []).join(" ");
   if (mean !== undefined) {
     Object.assign($("accuracy-range").style, { left: `${100 * low}%`, width: `${100 * (high - low)}%` });
     $("accuracy-mean").style.left = `${100 * mean}%`;
@@ -457,7 +458,9 @@ async function drawViewer() {
 // Confusion table and export
 
 function drawConfusion() {
-  const { classes, counts } = state.confusion, { mean, low, high, n, missing } = state.estimate;
+  const { classes, counts } = state.confusion, { mean, low, high, missing } = state.estimate;
+  const n = counts.flat().reduce((sum, one) => sum + one, 0);
+  $("confusion-notes").textContent = (state.notes ?? []).join(" ");
   $("confusion-about").textContent = missing ?? `Of new photos like these, about ${Math.round(100 * mean)} % will get the right class; ${Math.round(100 * low)} to ${Math.round(100 * high)} % with 95 % confidence. This is how often ${counted(n, "labelled photo")} got their own label from the others. Rows are labels, columns are answers.${state.advice ? ` ${state.advice} Stop nearshot first; your labels are kept.` : ""}`;
   const head = make("tr", {}, make("th"), ...classes.map((name) => make("th", { scope: "col", title: name, textContent: name })));
   const rows = counts.map((row, code) => {
