@@ -15,6 +15,10 @@ from importlib import import_module, metadata
 from types import NoneType, UnionType
 from typing import Annotated, Any, Union, get_args
 
+# Everything else follows NO_COLOR by itself. tyro reads its own variable when it is imported.
+if os.environ.get("NO_COLOR"):
+    os.environ.setdefault("PYTHON_TYRO_ANSI_CODES", "False")
+
 import tyro
 from rich.console import Console
 
