@@ -14,7 +14,7 @@ from nearshot.app.project import Project
 from nearshot.app.session import Session
 from nearshot.app.thumbnails import large_jpeg, thumbnail_jpeg
 from nearshot.errors import FileFormatError, InputError
-from nearshot.estimator import Embedder, FewShotClassifier
+from nearshot.estimator import AccuracyEstimate, Embedder, FewShotClassifier
 
 
 def test_the_model_is_the_classifier_of_the_labelled_photos() -> None:
@@ -52,6 +52,38 @@ def test_a_model_of_few_labels(n_labelled: int) -> None:
     assert isinstance(model.estimate, str)
     assert len(model.guesses) == (len(features) - n_labelled if n_labelled > 1 else 0)
     assert fit_model({}, {}, unknown_rate=0.05).label_next == ()
+
+
+def test_photos_that_look_alike_count_once() -> None:
+    """Of each of 30 things two labelled photos and two others."""
+    drawn = clouds(0, n_shot=6)
+    labelled = {}
+    others = {}
+    labels = {}
+    for thing, row in enumerate(drawn.support):
+        for copy in range(2):
+            photo = f"{thing}, {copy}"
+            labelled[photo] = row + 0.01 * copy
+            labels[photo] = str(drawn.labels[thing])
+            others[f"{photo}, without a label"] = row + 0.02 + 0.01 * copy
+    model = fit_model(labelled | others, labels, look_alike_cosine=0.99, unknown_rate=0.05)
+    assert isinstance(model.estimate, AccuracyEstimate)
+    assert (model.estimate.n, model.estimate.n_copies) == (30, 30)
+    (note,) = model.notes
+    assert "30 of 60 photos" in note
+    before_labels = fit_model(others, {}, look_alike_cosine=0.99, unknown_rate=0.05)
+    for label_next in (model.label_next, before_labels.label_next):
+        things = [photo.split(",")[0] for photo in label_next]
+        assert len(set(things)) == len(things) > 20
+
+
+def test_all_photos_of_a_class_look_alike() -> None:
+    features = {str(i): np.array([1.0, i // 2, 0.001 * i]) for i in range(4)}
+    labels = {str(i): str(i // 2) for i in range(4)}
+    model = fit_model(features, labels, look_alike_cosine=0.99, unknown_rate=0.05)
+    assert isinstance(model.estimate, str)
+    assert "2 of 4 photos" in model.notes[0]
+    assert "'0', '1'" in model.notes[1]
 
 
 def test_a_labelled_photo_is_explained_by_the_others(session: Session) -> None:

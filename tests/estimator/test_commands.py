@@ -440,3 +440,24 @@ def test_the_app_starts_stops_and_starts_again(folder: Path) -> None:
         project["classes"] = ["ant"]
         project["labels"] = {"../new/ant0.png": "ant"}
         path.write_text(json.dumps(project))
+
+
+def test_groups_by_a_pattern_of_file_names(folder: Path, capsys: Captured) -> None:
+    """Two groups of two images a class; one class of one group."""
+    for label in CLASSES:
+        for i in range(4):
+            group = 0 if label == CLASSES[0] else i // 2
+            image = folder / "support" / label / f"{i}.png"
+            image.rename(image.with_name(f"{label}{group}_{i}.png"))
+    pattern_of_groups = "([a-z]+[0-9])_"
+    assert predict("new", "--groups", pattern_of_groups) == 0
+    notes = capsys.readouterr().err
+    assert "7 of 12 photos" in notes
+    assert repr(CLASSES[0]) in notes
+    assert suggest("--groups", pattern_of_groups) == 0
+    assert "7 of 12 photos" in capsys.readouterr().err
+    options = ("--backbone", WEIGHTS, "--groups", pattern_of_groups)
+    assert run("export", "support", "groups.safetensors", *options) == 0
+    estimate = FewShotClassifier.load("groups.safetensors").estimate_accuracy()
+    assert (estimate.n, estimate.n_images) == (4, 12)
+    assert predict("new", "--groups", "[") != 0

@@ -10,7 +10,7 @@ from tests.helpers.layouts import class_folders, write_folder
 from tests.helpers.locks import locked
 
 from nearshot.errors import InputError
-from nearshot.estimator.find_images import find_images, read_support
+from nearshot.estimator.find_images import find_images, groups_of_paths, read_support
 
 
 @pytest.fixture
@@ -144,3 +144,16 @@ def test_a_locked_folder_of_a_class_is_an_error_and_one_of_new_images_is_skipped
         images = find_images([cat])
     assert images.paths == [cat / "0.png", cat / "1.png"]
     assert images.unread == [cat / "more"]
+
+
+def test_groups_are_named_by_a_pattern(tmp_path: Path) -> None:
+    names = ["tern/bird1_a.jpg", "tern/bird1_b.jpg", "tern/x.jpg", "gull/bird2/a.jpg"]
+    paths = [tmp_path / name for name in names]
+    assert groups_of_paths(paths, tmp_path, r"(bird\d)") == ["bird1", "bird1", None, "bird2"]
+    assert groups_of_paths(paths, tmp_path, "^(.*)/") == ["tern"] * 3 + ["gull/bird2"]
+
+
+@pytest.mark.parametrize("pattern", ["(", "bird", "(bird)([0-9])", "(cat)"])
+def test_a_pattern_of_groups_has_one_group_and_matches(pattern: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="groups"):
+        groups_of_paths([tmp_path / "tern/bird1.jpg"], tmp_path, pattern)
