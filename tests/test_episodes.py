@@ -27,9 +27,9 @@ def test_from_batch_and_split() -> None:
 @pytest.mark.parametrize(
     ("make", "given", "message"),
     [
-        (EpisodeShape.from_batch, (100, 5, 16), "100 .* 16 .* of 96"),
-        (EpisodeShape.from_batch, (8, 5, 8), "A batch of 8 .* of 16"),
-        (EpisodeShape.from_batch, (512, 8, 8), "8 images per class .* 8 shots.*images_per_class"),
+        (EpisodeShape.from_batch, (100, 5, 16), "batch_size .*16.*100.*96"),
+        (EpisodeShape.from_batch, (8, 5, 8), "batch_size .*8.*16"),
+        (EpisodeShape.from_batch, (512, 8, 8), "images_per_class .*n_shot.*8 and 8"),
         (EpisodeShape, (1, 1, 1), "n_way must be .*at least 2"),
         (EpisodeShape, (5, 1, 0), "n_query must be .*at least 1"),
         (EpisodeShape, (5, 1.5, 1), "n_shot must be .*1.5"),
