@@ -42,8 +42,8 @@ from nearshot.evaluation import prepare_features
 from nearshot.evaluation.classifiers import RIDGE, Classifier, first_best
 
 CHAINED = (
-    "Most images of most classes look alike to this backbone, so each counts on its own. If some "
-    "show the same thing, give groups."
+    "Most photos of most classes look alike to this network, so each counts on its own. If they "
+    "show the same thing, the expected accuracy is too high: give groups, or add other photos."
 )
 NUMBER_KINDS = "biuf"  # kinds of NumPy types
 
