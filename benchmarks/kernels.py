@@ -141,7 +141,7 @@ def markdown(report: Row) -> str:
     """Return the table for the documentation."""
     lines = [
         f"Images per second of a training step, median of {N_TURNS} turns of {STEPS_PER_TURN} "
-        "steps; "
+        "steps (without a graph, the slower of two); "
         f"{report['device']}, torch {report['torch']}; {report['bfloat16_peak_tflops']:.0f} "
         "TFLOP/s measured.",
         "",

@@ -5,15 +5,17 @@ from decimal import ROUND_HALF_UP, Decimal
 from pathlib import Path
 
 TABLES = Path(__file__).resolve().parent.parent / "results" / "tables"
-DATASETS = {"cifar-fs": "CIFAR-FS", "mini-imagenet": "miniImageNet"}
+# The end of a table's name, the name of the dataset, and what its rows add to their labels.
+DATASETS = (
+    ("cifar-fs", "CIFAR-FS", ""),
+    ("mini-imagenet-84", "miniImageNet", ", for 84×84 files"),
+)
 ROWS = {
     "NCA": "NCA nearest centroid",
     "Prototypical Networks": "PN (our episodes)",
     "Matching Networks": "MN (our episodes)",
     "SimpleShot": "SimpleShot",
 }
-
-
 SHOTS = ("1-shot", "5-shot")
 
 
@@ -21,8 +23,9 @@ def summary() -> str:
     """Return a Markdown table of our accuracies, each with the paper's in brackets."""
     headings = ["trained with"]
     tables = []
-    for dataset, name in DATASETS.items():
-        tables.append(_read(TABLES / "paper" / f"comparison-{dataset}.csv"))
+    for table, name, ending in DATASETS:
+        rows = _read(TABLES / "paper" / f"comparison-{table}.csv")
+        tables.append({label.removesuffix(ending): row for label, row in rows.items()})
         headings.extend(f"{name}, {shot}" for shot in SHOTS)
     lines = [_line(headings), "|---|" + "---:|" * (len(headings) - 1)]
     for name, row in ROWS.items():
