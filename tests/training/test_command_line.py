@@ -221,3 +221,19 @@ def test_classes_are_listed_the_hardest_first(
             line.split("│")[1].strip() for line in table.splitlines() if line.startswith("│")
         ] == expected
         assert f"{hardest['mean']:.2f} ± {hardest['interval95']:.2f}" in table
+
+
+def test_a_setting_with_the_name_of_another_option_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`scale` is an option of the crops."""
+    (tmp_path / "scaled_loss.py").write_text(
+        "from dataclasses import dataclass\n"
+        "from nearshot.training import Method\n\n\n"
+        "@dataclass(frozen=True)\n"
+        "class Scaled(Method):\n"
+        "    scale: float = 1.0\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InputError, match="'scale'"):
+        parse(["--method", "scaled_loss:Scaled"])

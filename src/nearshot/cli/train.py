@@ -1,5 +1,6 @@
 """`nearshot train`."""
 
+import dataclasses
 import inspect
 import json
 import sys
@@ -12,6 +13,7 @@ import torch
 import tyro
 from rich.console import Console
 
+from nearshot.data.augment import Augmentation
 from nearshot.data.datasets import SOURCES
 from nearshot.data.store import find_splits
 from nearshot.errors import InputError, look_up
@@ -25,7 +27,7 @@ from nearshot.training import (
     train,
 )
 from nearshot.training.autoconfig import TRAIN_SETTINGS
-from nearshot.training.methods import METHODS, UnknownMethod, change_method, method_class
+from nearshot.training.methods import METHODS, Method, UnknownMethod, change_method, method_class
 from nearshot.training.plan import RunPlan, open_splits, plan_run, resolve_run
 from nearshot.training.presets import PHOTOS, PHOTOS_FROM_SCRATCH
 from nearshot.training.trainer import build_networks
@@ -310,6 +312,7 @@ def parse(arguments: list[str]) -> Train:
     if choices.start.method is not None:
         prog += f" --method {choices.start.method}"
     default = Train(start=choices.start, config=choices.config(), auto=choices.automatic())
+    _check_names_of_settings(default.config.method)
     command = tyro.cli(
         Train, prog=prog, args=rest, default=default, description=inspect.getdoc(Train)
     )
@@ -320,6 +323,19 @@ def parse(arguments: list[str]) -> Train:
                 message = f"No effect of {name}: {kind} batches have no episodes."
                 print_line(Console(stderr=True), message)
     return command
+
+
+def _check_names_of_settings(method: Method) -> None:
+    """Refuse a method of one's own with a setting that has the name of another option."""
+    taken = set()
+    for kind in (Start, Train, Hardware, Augmentation):
+        taken |= {item.name for item in dataclasses.fields(kind)}
+    for item in dataclasses.fields(method):  # type: ignore[arg-type]  # a dataclass, which is checked
+        if item.name in taken:
+            raise InputError(
+                f"{type(method).__name__} must not have a setting {item.name!r}, which is another "
+                "option of this command. Rename it, or train from Python."
+            )
 
 
 def _settings_of(plan: RunPlan) -> TrainConfig:
