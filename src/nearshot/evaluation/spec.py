@@ -106,6 +106,7 @@ class EvaluationSpec:
         values = {}
         for field in dataclasses.fields(self):
             values[field.name] = to_python(getattr(self, field.name))
+        values["power"] = float(self.power)  # 2 and 2.0 are one evaluation
         values["classifier"] = classifier_name(self.classifier)
         return values
 
