@@ -1,6 +1,7 @@
 # `make` lists the targets. Everything lives in .venv, made on first use and again when the requirements change.
-VENV   ?= .venv
+# Another interpreter has an environment of its own: `make test PYTHON=python3.12` uses .venv-python3.12.
 PYTHON ?= python3
+VENV   ?= .venv$(addprefix -,$(filter-out python3,$(notdir $(PYTHON))))
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 DOCS_READY := $(VENV)/.docs-ready
@@ -10,7 +11,7 @@ AS_ROOT := $(shell test "$$(id -u)" = 0 || echo sudo)
 export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help demo test test-slow check format bench fill docs notebooks browser clean
+.PHONY: help demo test test-pythons test-slow check format bench fill docs notebooks browser clean
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -36,6 +37,11 @@ demo: $(READY)  ## train and compare the losses on letters of unseen scripts, in
 
 test: check  ## what CI runs: checks, all tests but the slow ones, doctests, examples; prints the ten slowest
 	$(BIN)/python -m pytest -n auto --dist loadfile --durations 10
+
+test-pythons:  ## the same with Python 3.12 and 3.13, where they are installed; by hand, before a release
+	@for python in python3.12 python3.13; do \
+		if $$python --version; then $(MAKE) test PYTHON=$$python || exit 1; fi; \
+	done
 
 test-slow: $(RAY_READY) $(DOCS_READY)  ## the tests that take minutes; run before a release
 	$(BIN)/python -m pytest -m slow
@@ -73,4 +79,4 @@ browser:  ## install Debian's Chromium for the tests that open pages; without it
 	command -v chromium || { $(AS_ROOT) apt-get update && $(AS_ROOT) apt-get install --yes chromium; }
 
 clean:  ## remove the environment and everything built
-	rm -rf $(VENV) site .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf .venv .venv-* site .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -144,5 +144,5 @@ def test_probabilities_match_accuracies(classifier: Any, n_shot: int, spread: fl
         confidences.append(probabilities.max(1).mean())
         accuracies.append(model.score(drawn.query, drawn.query_labels))
     assert 0.5 < np.mean(accuracies) < 0.99
-    tolerance = 0.1 if classifier == "knn" else 0.06  # two votes say little
+    tolerance = 0.12 if classifier == "knn" else 0.06  # two votes say little
     assert np.mean(confidences) == pytest.approx(np.mean(accuracies), abs=tolerance)

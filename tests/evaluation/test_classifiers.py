@@ -197,3 +197,13 @@ def test_classes_behind_and_the_first_of_the_best(values: list[int], seed: int) 
         assert first_best(highest - distances).tolist() == [values.index(min(values))]
     excluded = torch.cat([distances.new_full((1, 1), -torch.inf), 20 - distances], 1)
     assert first_best(excluded).tolist() == [1 + values.index(min(values))]
+
+
+def test_a_classifier_of_class_means_cannot_learn_from_images() -> None:
+    with pytest.raises(InputError, match="'mine'"):
+        Classifier(
+            "mine",
+            scores=lambda similarities, class_sizes: similarities,
+            prototypes=True,
+            fit=lambda points, class_sizes: (points, class_sizes),
+        )

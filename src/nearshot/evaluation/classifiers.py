@@ -63,15 +63,22 @@ class Classifier:
             query, class).
         prototypes: whether the points are the class means, one per class, rather than the support
             images.
-        fit: a function of the support images (…, point, dim), grouped by class, and `class_sizes`.
-            It returns the points (…, point, dim) to compare queries with, and the second argument
-            of `scores` in place of the sizes.
+        fit: a function of the support images (…, point, dim), grouped by class, and `class_sizes`,
+            for a classifier without `prototypes`. It returns the points (…, point, dim) to compare
+            queries with, and the second argument of `scores` in place of the sizes.
     """
 
     name: str
     scores: Callable[[Tensor, Tensor], Tensor]
     prototypes: bool = False
     fit: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]] | None = None
+
+    def __post_init__(self) -> None:
+        if self.prototypes and self.fit is not None:
+            raise InputError(
+                f"prototypes must be False for the classifier {self.name!r}, which has fit (got "
+                "True). Let fit return the class means."
+            )
 
     def __call__(self, support: Tensor, query: Tensor) -> Tensor:
         """Return the scores (…, query, class).
