@@ -3,6 +3,7 @@
 import math
 import warnings
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -268,6 +269,22 @@ def test_copies_are_found_with_a_backbone_that_tells_what_looks_alike() -> None:
     backbone.spec = replace(backbone.spec, look_alike_cosine=0.999)
     groups = FewShotClassifier(backbone).fit(images, labels).fitted_state().groups
     assert groups.numbers.tolist() == np.repeat(np.arange(6), 2).tolist()
+
+
+def test_groups_are_in_a_file(tmp_path: Path) -> None:
+    images, labels = photographs(6, 2)
+    backbone = conv4()
+    backbone.spec = replace(backbone.spec, look_alike_cosine=0.999)
+    names = [None] * 8 + ["a"] * 4
+    model = FewShotClassifier(backbone).fit(images, labels, groups=names)
+    model.save(tmp_path / "model.safetensors")
+    loaded = FewShotClassifier.load(tmp_path / "model.safetensors")
+    expected = np.array([0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 4, 4])
+    for state in (model.fitted_state(), loaded.fitted_state()):
+        assert state.groups.numbers.tolist() == expected.tolist()
+    assert loaded.estimate_accuracy() == model.estimate_accuracy()
+    loaded.partial_fit(images[:1], [1], groups=["a"])
+    assert loaded.fitted_state().groups.numbers.tolist() == [*expected, 4]
 
 
 def test_a_warning_where_all_images_look_alike() -> None:

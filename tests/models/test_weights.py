@@ -5,6 +5,7 @@ import os
 import pickle
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -257,3 +258,16 @@ def test_heads_are_kept_beside_the_backbone(bias: bool, tmp_path: Path) -> None:
         assert torch.equal(loaded(features), expected(features))
     images = torch.randn(2, 3, 16, 16)
     assert torch.equal(load_backbone(file)(images), backbone.eval()(images))
+
+
+def test_what_looks_alike_is_in_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "conv4.safetensors"
+    backbone = build_backbone("conv4", input_size=16)
+    save_backbone(backbone, path)
+    assert load_backbone(path).spec.look_alike_cosine is None
+    backbone.spec = replace(backbone.spec, look_alike_cosine=0.9)
+    save_backbone(backbone, path)
+    assert load_backbone(path).spec.look_alike_cosine == 0.9
+    damage(path, spec={"look_alike_cosine": 2.0})
+    with pytest.raises(FileFormatError):
+        load_backbone(path)

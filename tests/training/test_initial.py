@@ -1,6 +1,7 @@
 """Training that starts from a trained network: what changes, what stays, and what is kept."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from nearshot.cli import main
 from nearshot.errors import InputError, LeakError
 from nearshot.models import build_backbone, load_backbone, read_notes, save_backbone
 from nearshot.training import RunFolder, TrainConfig, TrainResult, train
-from nearshot.training.learner import freeze_stages
+from nearshot.training.learner import Learner, freeze_stages
 from nearshot.training.plan import open_splits, plan_run, resolve_run
 
 NAMES = {"1-shot centroid", "1-shot soft", "5-shot centroid", "5-shot soft"}
@@ -150,3 +151,14 @@ def test_weights_that_may_know_the_classes_of_a_part_of_imagenet_are_named(tmp_p
     config, _, _ = resolve_run(config)
     plan = plan_run(config, open_splits(config, tmp_path))
     assert any("ImageNet" in message and "mini-imagenet" in message for message in plan.messages)
+
+
+def test_what_looks_alike_to_the_initial_network_is_not_known_of_the_trained_one(
+    tmp_path: Path,
+) -> None:
+    backbone = build_backbone("conv4-32", input_size=16)
+    backbone.spec = replace(backbone.spec, look_alike_cosine=0.9)
+    save_backbone(backbone, tmp_path / "weights.safetensors")
+    config = change(TINY, init=str(tmp_path / "weights.safetensors"))
+    learner = Learner(config, input_size=16, n_classes=3)
+    assert learner.backbone.spec.look_alike_cosine is None

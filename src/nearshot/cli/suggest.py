@@ -68,10 +68,11 @@ class Suggest:
     """Suggest images to label next, and labelled images whose labels look wrong.
 
     Images to label next are doubtful: between two classes, or unlike all of them. Among those, the
-    suggested ones are unlike each other, so that a few of them teach most; of photos that look alike,
-    one is suggested. Images that are labelled already are skipped. A label looks wrong if the other labelled images give the image another
-    class with a probability of at least 0.7. Images that cannot be read are skipped, with a
-    message, and the exit status is then 3; so it is if a folder cannot be read.
+    suggested ones are unlike each other, so that a few of them teach most; of photos that look
+    alike, one is suggested. Images that are labelled already are skipped. A label looks wrong if
+    the other labelled images give the image another class with a probability of at least 0.7.
+    Images that cannot be read are skipped, with a message, and the exit status is then 3; so it is
+    if a folder cannot be read.
 
     Examples:
       nearshot suggest --support ./flowers holiday/
