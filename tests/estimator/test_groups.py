@@ -19,6 +19,7 @@ from tests.helpers.layouts import picture
 from nearshot import FewShotClassifier
 from nearshot.errors import InputError
 from nearshot.estimator import groups as groups_module
+from nearshot.estimator import ridge as ridge_module
 from nearshot.estimator.calibration import weigh_temperatures
 from nearshot.estimator.groups import Groups, are_chained, find_groups, find_look_alikes
 from nearshot.estimator.leave_one_out import MAX_ROUNDS, held_out_scores, leave_one_out_rounds
@@ -178,8 +179,11 @@ def test_a_class_of_one_group_is_not_tested() -> None:
         model.estimate_accuracy()
 
 
-@pytest.mark.parametrize("dim", [3, 80])
-def test_both_paths_of_held_out_ridge_against_a_loop(dim: int) -> None:
+@pytest.mark.parametrize(("dim", "limit"), [(3, 0), (3, 1000), (80, 0)])
+def test_both_paths_of_held_out_ridge_against_a_loop(
+    dim: int, limit: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ridge_module, "MAX_CLASS_PRODUCTS", limit)
     generator = torch.Generator().manual_seed(1)
     groups = random_groups([5, 11, 17, 3], 4, n_names=2)
     codes = groups.codes

@@ -3,9 +3,10 @@
 import torch
 from torch import Tensor
 
-from nearshot.estimator.head import class_scores, fit_head
 from nearshot.estimator.support import Support
-from nearshot.evaluation.classifiers import PENALTY, RIDGE, SMALLEST_PENALTY, ridge_problem
+from nearshot.evaluation.classifiers import PENALTY, SMALLEST_PENALTY, ridge_problem
+
+MAX_CLASS_PRODUCTS = 1 << 26  # numbers held: 512 MiB of float64
 
 
 class HeldOutRidge:
@@ -64,50 +65,90 @@ class ReweightedRidge:
 
     Classes that lose different fractions of their images, as with groups, would not count equally
     with the weights of the whole support set. So the kept images are weighed anew, as
-    `ridge_problem` does. All fits share the products of the images.
+    `ridge_problem` does. All fits share what takes longest: the products of the images, or of the
+    dimensions of each class, whichever are the smaller system.
     """
 
     def __init__(self, support: Support) -> None:
         self.support = support
-        self.products: Tensor | None = None  # (image, image), where that is the smaller system
-        n_images, dim = support.features.shape
+        self.centred = support.features - support.features.mean(0)
+        self.products: Tensor | None = None  # (image, image)
+        self.class_products: Tensor | None = None  # (class, dim, dim), unless they are too large
+        n_images, dim = self.centred.shape
         if n_images <= dim:
-            centred = support.features - support.features.mean(0)
-            self.products = centred @ centred.T
+            self.products = self.centred @ self.centred.T
+        elif support.n_classes * dim**2 <= MAX_CLASS_PRODUCTS:
+            self.class_products = self.centred.new_empty(support.n_classes, dim, dim)
+            for code in range(support.n_classes):
+                rows = self.centred[support.codes == code]
+                torch.mm(rows.T, rows, out=self.class_products[code])
 
     def held_out_scores(self, tested: Tensor, kept: Tensor) -> Tensor:
-        """Return the scores of tested images, (image, class), by the kept images.
-
-        With K the products, w the weights of the images (0 where they are held out), D the diagonal
-        matrix of √w and T the targets, times √w, the solution is α = (D K D + λI)⁻¹ (T − √w bᵀ),
-        and b the constants for which √wᵀα = 0. A score is a row of K D α, plus b.
-        """
-        support = self.support
-        remaining = support.subset(kept)
+        """Return the scores of tested images, (image, class), by the kept images."""
+        codes = self.support.codes
+        counts = torch.bincount(codes[kept], minlength=self.support.n_classes)
+        weight_of_class = len(kept) / (self.support.n_classes * counts.to(self.centred))
+        weights = self.centred.new_zeros(len(codes))  # 0 where images are held out
+        weights[kept] = weight_of_class[codes[kept]]
         if self.products is None:
-            head = fit_head(RIDGE.name, remaining)
-            return class_scores(support.features[tested], remaining, head)
-        n_kept = len(kept)
-        weights = support.features.new_zeros(len(support.codes))
-        weight_of_class = n_kept / (support.n_classes * remaining.counts.to(weights))
-        weights[kept] = weight_of_class[remaining.codes]
+            return self._scores_by_dimensions(tested, weight_of_class, weights)
+        return self._scores_by_images(self.products, tested, weights)
+
+    def _scores_by_images(self, products: Tensor, tested: Tensor, weights: Tensor) -> Tensor:
+        """Return the scores by the products of images.
+
+        With K the products, w the weights, D the diagonal matrix of √w and T the targets, times √w,
+        the solution is α = (D K D + λI)⁻¹ (T − √w bᵀ), and b the constants for which √wᵀα = 0. A
+        score is a row of K D α, plus b.
+        """
+        n_kept = weights.sum()
         roots = weights.sqrt()
-        squares = self.products.diagonal()
-        square_of_mean = weights @ (self.products @ weights) / n_kept**2
-        penalty = PENALTY * (weights @ squares / n_kept - square_of_mean)
-        # If all kept images are equal, only rounding is left of the difference.
-        rounding = 4 * torch.finfo(weights.dtype).eps * squares.max()
-        penalty = penalty.clamp(min=0) + rounding + SMALLEST_PENALTY
-        factor = _cholesky(self.products * roots * roots[:, None], penalty)
-        is_member = support.codes[:, None] == torch.arange(support.n_classes)
+        squares = products.diagonal()
+        square_of_mean = weights @ (products @ weights) / n_kept**2
+        penalty = _penalty(weights @ squares / n_kept - square_of_mean, squares.max())
+        factor = _cholesky(products * roots * roots[:, None], penalty)
+        is_member = self.support.codes[:, None] == torch.arange(self.support.n_classes)
         right_side = torch.cat([roots[:, None] * is_member, roots[:, None]], dim=1)
         solution = torch.cholesky_solve(right_side, factor)
         of_targets = solution[:, :-1]
         of_roots = solution[:, -1:]
         constants = (roots @ of_targets) / (roots @ of_roots)  # (class,)
-        points = roots[:, None] * (of_targets - of_roots * constants)
-        scores: Tensor = self.products[tested] @ points + constants
-        return scores
+        scores: Tensor = products[tested] @ (roots[:, None] * (of_targets - of_roots * constants))
+        return scores + constants
+
+    def _scores_by_dimensions(
+        self, tested: Tensor, weight_of_class: Tensor, weights: Tensor
+    ) -> Tensor:
+        """Return the scores by the products of dimensions."""
+        n_kept = weights.sum()
+        means = self.support.class_sums(weights[:, None] * self.centred)  # (class, dim)
+        means = means * self.support.n_classes / n_kept
+        mean = means.mean(0)
+        if self.class_products is None:
+            rows = weights.sqrt()[:, None] * self.centred
+            gram = rows.T @ rows
+        else:
+            is_held_out = weights == 0
+            codes = self.support.codes[is_held_out]
+            rows = weight_of_class[codes].sqrt()[:, None] * self.centred[is_held_out]
+            gram = torch.tensordot(weight_of_class, self.class_products, dims=1)
+            gram.addmm_(rows.T, rows, alpha=-1)
+        squares = gram.trace() / n_kept
+        gram.addr_(mean, mean, alpha=-float(n_kept))
+        factor = _cholesky(gram, _penalty(squares - mean @ mean, squares))
+        right_side = n_kept / self.support.n_classes * (means - mean).T
+        solution = torch.cholesky_solve(right_side, factor)  # (dim, class)
+        scores: Tensor = (self.centred[tested] - mean) @ solution
+        return scores + 1 / self.support.n_classes
+
+
+def _penalty(mean_square: Tensor, scale: Tensor) -> Tensor:
+    """Return the penalty for the mean squared distance of images from their mean.
+
+    If all kept images are equal, only rounding is left of it, relative to `scale`.
+    """
+    rounding = 4 * torch.finfo(mean_square.dtype).eps * scale
+    return PENALTY * mean_square.clamp(min=0) + rounding + SMALLEST_PENALTY
 
 
 def _cholesky(gram: Tensor, penalty: Tensor) -> Tensor:
