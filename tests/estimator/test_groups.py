@@ -208,6 +208,17 @@ def test_both_paths_of_held_out_ridge_against_a_loop(
     assert n_tested == len(held_out.images) > 10
 
 
+@pytest.mark.parametrize("dim", [4, 300])
+@pytest.mark.parametrize("kind", ["equal", "zero", "outlier"])
+def test_many_equal_images_in_groups(kind: str, dim: int) -> None:
+    features = np.ones((150, dim)) if kind != "zero" else np.zeros((150, dim))
+    if kind == "outlier":
+        features[-1] = 1e6
+    groups = np.arange(150) // 6
+    model = FewShotClassifier(normalise=False).fit(features, np.arange(150) % 3, groups=groups)
+    assert np.isfinite(model.predict_proba(features[:3])).all()
+
+
 @given(st.lists(st.integers(1, 8), min_size=1, max_size=4), SEEDS, st.integers(0, 3))
 def test_held_out_novelties_against_a_loop(sizes: list[int], seed: int, n_names: int) -> None:
     groups = random_groups(sizes, seed, n_names=n_names)

@@ -72,6 +72,9 @@ class ReweightedRidge:
     def __init__(self, support: Support) -> None:
         self.support = support
         self.centred = support.features - support.features.mean(0)
+        # The largest rounding error of a sum of products, about.
+        eps = torch.finfo(self.centred.dtype).eps
+        self.rounding = 4 * eps * len(self.centred) * self.centred.square().sum(1).max()
         self.products: Tensor | None = None  # (image, image)
         self.class_products: Tensor | None = None  # (class, dim, dim), unless they are too large
         n_images, dim = self.centred.shape
@@ -105,7 +108,7 @@ class ReweightedRidge:
         roots = weights.sqrt()
         squares = products.diagonal()
         square_of_mean = weights @ (products @ weights) / n_kept**2
-        penalty = _penalty(weights @ squares / n_kept - square_of_mean, squares.max())
+        penalty = self._penalty(weights @ squares / n_kept - square_of_mean)
         factor = _cholesky(products * roots * roots[:, None], penalty)
         is_member = self.support.codes[:, None] == torch.arange(self.support.n_classes)
         right_side = torch.cat([roots[:, None] * is_member, roots[:, None]], dim=1)
@@ -133,22 +136,19 @@ class ReweightedRidge:
             rows = weight_of_class[codes].sqrt()[:, None] * self.centred[is_held_out]
             gram = torch.tensordot(weight_of_class, self.class_products, dims=1)
             gram.addmm_(rows.T, rows, alpha=-1)
-        squares = gram.trace() / n_kept
         gram.addr_(mean, mean, alpha=-float(n_kept))
-        factor = _cholesky(gram, _penalty(squares - mean @ mean, squares))
+        factor = _cholesky(gram, self._penalty(gram.trace() / n_kept))
         right_side = n_kept / self.support.n_classes * (means - mean).T
         solution = torch.cholesky_solve(right_side, factor)  # (dim, class)
         scores: Tensor = (self.centred[tested] - mean) @ solution
         return scores + 1 / self.support.n_classes
 
+    def _penalty(self, mean_square: Tensor) -> Tensor:
+        """Return the penalty for the mean squared distance of kept images from their mean.
 
-def _penalty(mean_square: Tensor, scale: Tensor) -> Tensor:
-    """Return the penalty for the mean squared distance of images from their mean.
-
-    If all kept images are equal, only rounding is left of it, relative to `scale`.
-    """
-    rounding = 4 * torch.finfo(mean_square.dtype).eps * scale
-    return PENALTY * mean_square.clamp(min=0) + rounding + SMALLEST_PENALTY
+        If they are all equal, only rounding is left of it.
+        """
+        return PENALTY * mean_square.clamp(min=0) + self.rounding + SMALLEST_PENALTY
 
 
 def _cholesky(gram: Tensor, penalty: Tensor) -> Tensor:
