@@ -209,14 +209,14 @@ def test_both_paths_of_held_out_ridge_against_a_loop(
 
 
 @pytest.mark.parametrize("dim", [4, 300])
-@pytest.mark.parametrize("kind", ["equal", "zero", "outlier"])
-def test_many_equal_images_in_groups(kind: str, dim: int) -> None:
-    features = np.ones((150, dim)) if kind != "zero" else np.zeros((150, dim))
-    if kind == "outlier":
-        features[-1] = 1e6
+def test_far_outliers_among_nearly_equal_images(dim: int) -> None:
+    """While they are held out, hardly more than rounding is left of the products."""
+    features = 1 + 1e-3 * np.random.default_rng(0).normal(size=(150, dim))
+    features[:6] = 1e6
     groups = np.arange(150) // 6
     model = FewShotClassifier(normalise=False).fit(features, np.arange(150) % 3, groups=groups)
-    assert np.isfinite(model.predict_proba(features[:3])).all()
+    assert 0 <= model.estimate_accuracy().mean <= 1
+    assert np.isfinite(model.predict_proba(features)).all()
 
 
 @given(st.lists(st.integers(1, 8), min_size=1, max_size=4), SEEDS, st.integers(0, 3))
