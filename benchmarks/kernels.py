@@ -65,6 +65,7 @@ def measure(size: int, peak: float, skip: list[str]) -> list[Row]:
     labels = torch.randint(64, (config.batch_size,), device="cuda")
     flops = flops_per_image(config)
     rows: list[Row] = []
+    steps: list[Step] = []  # a graph uses their memory without holding it
     graphs: dict[str, Take] = {}
     for name, mode in COMPILE_MODES.items():
         if name in skip:
@@ -77,6 +78,7 @@ def measure(size: int, peak: float, skip: list[str]) -> list[Row]:
             first = time.perf_counter() - start
             seconds = [seconds_per_step(step, images, labels) for _ in range(2)]
             graphs[name] = captured(step, images, labels)
+            steps.append(step)
         except Exception as error:  # noqa: BLE001 (a mode that this version of PyTorch cannot run)
             print(f"{size}×{size}, {name}: {type(error).__name__}: {error}", flush=True)
             continue
