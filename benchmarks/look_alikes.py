@@ -47,9 +47,9 @@ def main() -> None:
     for cosine in COSINES:
         print(f"| {cosine:.2f} | {groups_of_ten(photos, cosine):.2f} |")
     print("\n| cosine | groups of a class | expected minus true accuracy |\n|---|---:|---:|")
-    for cosine in (None, *COSINES, 1.0):
-        name = {None: "no groups", 1.0: "the right groups"}.get(cosine, f"{cosine}")
-        n_groups, difference = measure_bursts(photos, crops, cosine)
+    for group_cosine in (None, *COSINES, 1.0):
+        name = {None: "no groups", 1.0: "the right groups"}.get(group_cosine, f"{group_cosine}")
+        n_groups, difference = measure_bursts(photos, crops, group_cosine)
         print(f"| {name} | {n_groups:.2f} | {100 * difference:+.1f} |", flush=True)
 
 
@@ -81,8 +81,9 @@ def crop(image: Image.Image, generator: np.random.Generator) -> Image.Image:
     width, height = image.size
     left = generator.uniform(0, width * (1 - share))
     top = generator.uniform(0, height * (1 - share))
-    box = (left, top, left + width * share, top + height * share)
-    return image.crop(tuple(round(side) for side in box))
+    right = left + width * share
+    bottom = top + height * share
+    return image.crop((round(left), round(top), round(right), round(bottom)))
 
 
 def groups_of_ten(photos: Features, cosine: float) -> float:

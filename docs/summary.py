@@ -23,8 +23,8 @@ def summary() -> str:
     """Return a Markdown table of our accuracies, each with the paper's in brackets."""
     headings = ["trained with"]
     tables = []
-    for table, name, ending in DATASETS:
-        rows = _read(TABLES / "paper" / f"comparison-{table}.csv")
+    for table_name, name, ending in DATASETS:
+        rows = _read(TABLES / "paper" / f"comparison-{table_name}.csv")
         tables.append({label.removesuffix(ending): row for label, row in rows.items()})
         headings.extend(f"{name}, {shot}" for shot in SHOTS)
     lines = [_line(headings), "|---|" + "---:|" * (len(headings) - 1)]

@@ -330,7 +330,7 @@ def _check_names_of_settings(method: Method) -> None:
     taken = set()
     for kind in (Start, Train, Hardware, Augmentation):
         taken |= {item.name for item in dataclasses.fields(kind)}
-    for item in dataclasses.fields(method):  # type: ignore[arg-type]  # a dataclass, which is checked
+    for item in dataclasses.fields(method):
         if item.name in taken:
             raise InputError(
                 f"{type(method).__name__} must not have a setting {item.name!r}, which is another "
