@@ -4,6 +4,7 @@ import json
 import shutil
 import subprocess
 import sys
+import time
 import zipfile
 from collections.abc import Callable
 from dataclasses import replace
@@ -284,9 +285,12 @@ def test_tensorboard_reads_one_curve_of_a_resumed_run(data_dir: Path, tmp_path: 
         [record["loss"] for record in history]
     )
     assert "validation/5-shot centroid" in events.Tags()["scalars"]
-    with RunLog(
-        RunFolder(folder), config, RunState(), 6, progress=False
-    ) as log:  # starts again at the first epoch
+    # TensorBoard orders event files by name: by the second, then by a number as text (10 before 9).
+    second = int(time.time())
+    while int(time.time()) == second:
+        time.sleep(0.01)
+    # The log starts again at the first epoch.
+    with RunLog(RunFolder(folder), config, RunState(), 6, progress=False) as log:
         log.epoch(history[0] | {"loss": 0.5}, seconds=1.0, images_per_second=1.0)
     events = accumulator.EventAccumulator(str(folder)).Reload()
     assert [(event.step, event.value) for event in events.Scalars("loss")] == [(1, 0.5)]
