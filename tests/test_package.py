@@ -72,3 +72,22 @@ def test_an_installed_wheel_classifies_photos_anywhere(
         [python, "-c", code], cwd=tmp_path, env=clean, capture_output=True, text=True, check=True
     )
     assert Path(location.stdout.strip()).is_relative_to(environment)
+
+
+WITHOUT_MATPLOTLIB = """
+import sys
+sys.modules["matplotlib"] = None  # as if it were not installed
+import nearshot, nearshot.cli, nearshot.estimator, nearshot.runs, nearshot.training
+from nearshot.errors import MissingExtraError
+try:
+    import nearshot.paper
+except MissingExtraError as error:
+    print("nearshot[reproduce]" in str(error))
+"""
+
+
+def test_only_the_paper_needs_matplotlib() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_MATPLOTLIB], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "True\n"

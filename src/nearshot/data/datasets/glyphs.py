@@ -19,6 +19,7 @@ from PIL import Image, ImageDraw, ImageFont
 from nearshot.data.datasets.source import Plan, Source, SourceImage
 from nearshot.data.images import Pixels
 from nearshot.data.readers import Files
+from nearshot.errors import MissingExtraError
 
 GLYPHS_SIDE = 28
 IMAGES_PER_CLASS = 40
@@ -78,8 +79,13 @@ def _letters() -> dict[str, tuple[str, ...]]:
 @cache
 def _font(face: str) -> tuple[ImageFont.FreeTypeFont, frozenset[int]]:
     """Return a font and its characters; others would be drawn as a box."""
-    import matplotlib  # noqa: PLC0415 (slow to import, and needed here only)
-    from matplotlib.ft2font import FT2Font  # noqa: PLC0415
+    try:
+        import matplotlib  # noqa: PLC0415 (slow to import, and needed here only)
+        from matplotlib.ft2font import FT2Font  # noqa: PLC0415
+    except ImportError as error:
+        raise MissingExtraError(
+            "glyphs are drawn with the fonts of matplotlib: pip install 'nearshot[reproduce]'."
+        ) from error
 
     file = str(Path(matplotlib.get_data_path(), "fonts", "ttf", f"{face}.ttf"))
     font = ImageFont.truetype(file, FONT_SIZE, layout_engine=ImageFont.Layout.BASIC)
