@@ -11,7 +11,8 @@ images are used, and at most 130 images of a class. From each dataset, support s
 
 With one image of each class, nothing can be held out. The constants of `estimator/calibration.py`
 and `estimator/leave_one_out.py` were chosen on CIFAR-FS's validation classes, Tiny-ImageNet's 17
-validation classes of tieredImageNet, and textures (pan8915/DeepTexture); birds are a check.
+validation classes of tieredImageNet, textures (pan8915/DeepTexture) and birds (CUB-200-2011), on
+other draws.
 
 Images are embedded once, into `--cache`; then it takes about ten minutes on a core. The results are
 in benchmarks/results/honesty.json and .md.
