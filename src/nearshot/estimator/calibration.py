@@ -3,8 +3,8 @@
 A few held-out images cannot tell which temperature is right, so none is chosen. Each temperature of
 a grid is weighted by its posterior: a prior times the likelihood of the held-out images. The prior
 is mostly narrow around a typical value, which suits easy photographs, and sometimes wide and
-softer, which suits hard classes. With one temperature, two hard classes with two photos each would
-be overconfident by 18 points.
+softer, which suits hard classes. One temperature would be overconfident where labels are few and
+classes hard.
 
 Temperatures are multiples of a typical one, a fraction of the mean squared distance between
 classes, since images are held out of a smaller support set. `benchmarks/honesty.py` measures it.
@@ -117,10 +117,10 @@ def held_out_probabilities(
     total = log_likelihoods.sum(0)
     for number in rounds.unique().tolist():
         in_round = rounds == number
-        others = total - log_likelihoods[in_round].sum(0)
-        temperatures = _posterior(values, others)
-        if bool(in_round.all()):
+        if bool(in_round.all()):  # no other round says anything
             temperatures = Temperatures.single(1.0)
+        else:
+            temperatures = _posterior(values, total - log_likelihoods[in_round].sum(0))
         probabilities[in_round] = class_probabilities(scores[in_round], temperatures)
     return probabilities
 

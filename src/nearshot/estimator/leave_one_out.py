@@ -28,10 +28,11 @@ MAX_TESTED = 1000  # images in all rounds, of classifiers other than ridge
 MAX_REFITTED = 128  # support images of "ridge" up to which it is fitted in each round
 # With n images per class, errors are about n to the minus this power: it corrects for the held-out
 # image. Held-out images share one support set, so they say as much as this share of independent
-# ones. Both are chosen in `benchmarks/honesty.py`.
+# ones. `benchmarks/honesty.py` measures what becomes of both.
 ERROR_EXPONENT = 0.35
 INDEPENDENT_SHARE = 0.7
-FEW_IMAGES = 20  # held out: with fewer, the interval is about 40 points wide or wider
+# Held out: with fewer, the interval is over 40 points wide where four of five are recognised.
+FEW_IMAGES = 20
 
 
 class Round(NamedTuple):
