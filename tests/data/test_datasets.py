@@ -16,7 +16,7 @@ from tests.helpers.layouts import (
     write_zip,
 )
 
-from nearshot.data.datasets import SOURCES, plan_folder, plan_omniglot
+from nearshot.data.datasets import SOURCES, plan_folder, plan_omniglot, tiny_tiered
 from nearshot.data.datasets.source import Plan, standard_splits
 from nearshot.data.preparation import prepare, prepare_plan
 from nearshot.data.readers import open_files
@@ -53,6 +53,7 @@ def sizes_of(stores: dict[str, Store]) -> list[tuple[int, int]]:
         ("cifar-fs", (64, 16, 20)),
         ("mini-imagenet", (64, 16, 20)),
         ("tiered-imagenet", (351, 97, 160)),
+        ("tiny-tiered", (61, 17, 45)),
         ("omniglot-vinyals", (1028, 172, 423)),
     ],
 )
@@ -220,6 +221,99 @@ def test_tiered_imagenet_pickles(tmp_path: Path) -> None:
     )
     assert sizes_of(stores) == [(10, 5), (6, 3), (8, 4)]
     assert pixels_by_name(stores)["val class 1", "val_images_png.pkl/4"] == picture(4, 84).tobytes()
+
+
+def tiny_imagenet() -> dict[str, bytes]:
+    """The official layout, with one image instead of 500 and 50, and classes of no split."""
+    photo = encoded(picture(0, 64), "JPEG")
+    members: dict[str, bytes] = {}
+    lines = []
+    for number, wnid in enumerate([*all_classes("tiny-tiered"), "n00000001"]):
+        members[f"tiny-imagenet-200/train/{wnid}/images/{wnid}_0.JPEG"] = photo
+        members[f"tiny-imagenet-200/train/{wnid}/{wnid}_boxes.txt"] = b"0 0 63 63"
+        members[f"tiny-imagenet-200/val/images/val_{number}.JPEG"] = photo
+        lines.append(f"val_{number}.JPEG\t{wnid}\t0\t0\t63\t63")
+    members["tiny-imagenet-200/test/images/test_0.JPEG"] = photo
+    members["tiny-imagenet-200/val/val_annotations.txt"] = "\n".join(lines).encode()
+    return members
+
+
+@pytest.fixture
+def one_image_a_class(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tiny_tiered, "TRAINING_IMAGES", 1)
+    monkeypatch.setattr(tiny_tiered, "VALIDATION_IMAGES", 1)
+
+
+@pytest.mark.usefixtures("one_image_a_class")
+def test_tiny_tiered_uses_the_labelled_images_of_its_classes(tmp_path: Path) -> None:
+    members = tiny_imagenet()
+    archive = write_zip(tmp_path / "tiny-imagenet-200.zip", members)
+    stores = prepare("tiny-tiered", archive, data_dir=tmp_path / "d")
+    assert sizes_of(stores) == [(122, 61), (34, 17), (90, 45)]
+    for split, store in stores.items():
+        assert set(store.class_names) == set(standard_splits("tiny-tiered")[split])
+        assert store.images.shape[1:] == (64, 64, 3)
+    folder = write_folder(tmp_path / "folder", members)
+    unpacked = prepare("tiny-tiered", folder, data_dir=tmp_path / "e")
+    assert [unpacked[s].fingerprint for s in SPLITS] == [stores[s].fingerprint for s in SPLITS]
+
+
+ANNOTATIONS = "tiny-imagenet-200/val/val_annotations.txt"
+
+
+def without_a_class(members: dict[str, bytes]) -> None:
+    wnid = standard_splits("tiny-tiered")["val"][0]
+    for path in [path for path in members if f"/{wnid}/" in path]:
+        del members[path]
+
+
+def with_an_image_more(members: dict[str, bytes]) -> None:
+    wnid = standard_splits("tiny-tiered")["test"][0]
+    folder = f"tiny-imagenet-200/train/{wnid}/images"
+    members[f"{folder}/{wnid}_1.JPEG"] = members[f"{folder}/{wnid}_0.JPEG"]
+
+
+def without_an_annotated_file(members: dict[str, bytes]) -> None:
+    del members["tiny-imagenet-200/val/images/val_3.JPEG"]
+
+
+def with_a_line_twice(members: dict[str, bytes]) -> None:
+    members[ANNOTATIONS] += b"\n" + members[ANNOTATIONS].split(b"\n")[0]
+
+
+def without_a_line(members: dict[str, bytes]) -> None:
+    members[ANNOTATIONS] = members[ANNOTATIONS].split(b"\n", 1)[1]
+
+
+def without_tabs(members: dict[str, bytes]) -> None:
+    members[ANNOTATIONS] = members[ANNOTATIONS].replace(b"\t", b" ")
+
+
+def without_annotations(members: dict[str, bytes]) -> None:
+    del members[ANNOTATIONS]
+
+
+@pytest.mark.usefixtures("one_image_a_class")
+@pytest.mark.parametrize(
+    "damage",
+    [
+        without_a_class,
+        with_an_image_more,
+        without_an_annotated_file,
+        with_a_line_twice,
+        without_a_line,
+        without_tabs,
+        without_annotations,
+    ],
+)
+def test_a_damaged_tiny_imagenet_is_refused(
+    tmp_path: Path, damage: Callable[[dict[str, bytes]], None]
+) -> None:
+    members = tiny_imagenet()
+    damage(members)
+    with pytest.raises(FileFormatError):
+        prepare("tiny-tiered", write_folder(tmp_path / "damaged", members), data_dir=tmp_path / "d")
+    assert not list((tmp_path / "d").rglob("*.npy"))
 
 
 def omniglot(tmp_path: Path) -> list[Path]:

@@ -96,7 +96,7 @@ def test_fewer_than_three_seeds_have_no_verdict() -> None:
     assert judge(BETTER, [*compared(-2.0), missing]) == "contradicted"
 
 
-@pytest.mark.parametrize("dataset", ["cifar-fs", "mini-imagenet", "tiered-imagenet"])
+@pytest.mark.parametrize("dataset", ["cifar-fs", "mini-imagenet", "tiered-imagenet", "tiny-tiered"])
 def test_every_run_that_a_claim_is_about_is_of_a_recipe(dataset: str, tmp_path: Path) -> None:
     """A claim about runs that no recipe trains could never be judged."""
     trained = set()

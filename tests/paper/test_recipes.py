@@ -23,7 +23,7 @@ from nearshot.paper.recipes import last_epoch
 from nearshot.paper.recipes.comparison import ROWS
 from nearshot.paper.recipes.strong import CANDIDATE, INGREDIENTS, config_with
 from nearshot.paper.results import RunResult
-from nearshot.paper.sizes import PAPER, QUICK, Size, at_input_size
+from nearshot.paper.sizes import OWN_SIZES, PAPER, QUICK, Size, at_input_size, usual_size
 from nearshot.paper.tables import Cell
 from nearshot.training import PRESETS, TrainConfig
 from nearshot.training.config import differences
@@ -271,6 +271,43 @@ def test_a_sizes_own_dataset_stands_for_all_of_them() -> None:
     supcon = RECIPES["supcon"]
     assert supcon.datasets_for(None) == supcon.datasets_for(None, PAPER) == ("mini-imagenet",)
     assert supcon.datasets_for("all", PAPER) == ("mini-imagenet", "cifar-fs")
+
+
+def test_a_dataset_with_a_size_of_its_own_is_not_the_papers(tmp_path: Path) -> None:
+    """Its accuracies have no numbers beside them, and its differences those of the same split."""
+    comparison = RECIPES["comparison"]
+    assert "tiny-tiered" in comparison.datasets
+    assert "tiny-tiered" not in comparison.datasets_for("all", PAPER)
+    assert comparison.datasets_for("tiny-tiered") == ("tiny-tiered",)
+    size = usual_size("tiny-tiered")
+    assert size == OWN_SIZES["tiny-tiered"]
+    assert not size.is_papers
+    assert usual_size("cifar-fs") == usual_size(None) == PAPER
+    make_up(tmp_path, ["comparison"], size, dataset="tiny-tiered", seeds=3)
+    done = reproduce(
+        ["comparison", "claims"], dataset="tiny-tiered", results=tmp_path, tables_only=True
+    )
+    accuracies, differences, claims = done.tables
+    assert [row.cells[0] for row in accuracies.rows] == [
+        "MN (our episodes)",
+        "PN (our episodes)",
+        "SimpleShot",
+        "NCA soft assignment",
+        "NCA nearest centroid",
+    ]
+    assert "paper" not in accuracies.columns
+    papers = {}
+    for row in differences.rows:
+        cell = row.cells[3]
+        assert isinstance(cell, Cell)
+        papers[row.cells[0]] = cell.value
+    assert papers == {
+        "NCA − PN": pytest.approx(1.46),
+        "NCA − MN": pytest.approx(1.82),
+        "NCA − SimpleShot": pytest.approx(1.68),
+    }
+    assert len(claims.rows) == 1
+    assert {path.parent.name for path in done.files} == {"own"}
 
 
 @pytest.mark.parametrize("name", RECIPES)

@@ -12,6 +12,7 @@ from tests.helpers.tiny import prepare_tiny
 from nearshot.cli import main
 from nearshot.data import Store
 from nearshot.data.datasets import SOURCES
+from nearshot.data.datasets.source import standard_splits
 from nearshot.errors import FileFormatError, LeakError
 from nearshot.evaluation import EvaluationSpec, TrainingClasses
 from nearshot.io import read_json
@@ -141,3 +142,12 @@ def test_the_datasets_that_nearshot_knows_share_classes_where_they_share_names(
     check(TrainingClasses("my-photos", (name,)))
     other = TrainingClasses("my-photos", ("n00000001",))
     assert other.warning_about(store.dataset, store.class_names) is None
+
+
+def test_tiny_tiered_tests_classes_that_mini_imagenet_trains() -> None:
+    training = TrainingClasses("mini-imagenet", tuple(standard_splits("mini-imagenet")["train"]))
+    tested = standard_splits("tiny-tiered")["test"]
+    shared = set(training.class_names) & set(tested)
+    assert len(shared) == 5
+    with pytest.raises(LeakError, match="5 evaluated classes"):
+        training.check_unseen("tiny-tiered", "test", tested, known_datasets=SOURCES)

@@ -16,7 +16,7 @@ from nearshot.paper.jobs import Job, JobPlan, choose_jobs, jobs_of, plan_jobs
 from nearshot.paper.recipe import Recipe
 from nearshot.paper.reproduce import choose_recipes, reproduce
 from nearshot.paper.results import Results
-from nearshot.paper.sizes import PAPER, QUICK, Size, at_input_size
+from nearshot.paper.sizes import QUICK, Size, at_input_size, usual_size
 from nearshot.text import counted
 
 # The width of tables that are not printed to a terminal.
@@ -50,10 +50,12 @@ class Reproduce:
     """A small form of everything, on the embedded glyphs and a CPU, one run per core. It is
     labelled as no reproduction."""
     input_size: int | None = None
-    """Train on smaller images than the paper's 84×84, such as 32; the results are kept apart."""
+    """Train on smaller images than the paper's 84×84 (tiny-tiered's 64×64), such as 32; the results
+    are kept apart."""
     dataset: str | None = None
-    """cifar-fs, mini-imagenet or tiered-imagenet, by default each recipe's first; or "all", each
-    that a recipe has. With --all, recipes that do not run on it are skipped."""
+    """cifar-fs, mini-imagenet, tiered-imagenet or tiny-tiered, by default each recipe's first; or
+    "all", each of the paper's (not tiny-tiered) that a recipe has. With --all, recipes that do not
+    run on it are skipped."""
     seeds: int | None = None
     """The number of training seeds; by default 3, as in the paper, and 1 in the quick form."""
     tables_only: bool = False
@@ -93,7 +95,9 @@ class Reproduce:
             )
         if self.quick:
             return QUICK
-        return PAPER if self.input_size is None else at_input_size(self.input_size)
+        if self.input_size is None:
+            return usual_size(self.dataset)
+        return at_input_size(self.input_size)
 
     def run(self, console: Console) -> None:
         """Run, print the tables, and name the files."""

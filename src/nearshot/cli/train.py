@@ -46,9 +46,9 @@ class Start:
 
     preset: Annotated[str | None, tyro.conf.arg(metavar="NAME")] = None
     """Start from named settings: a dataset (cifar-fs, mini-imagenet, tiered-imagenet, omniglot,
-    glyphs) and a method (nca, prototypical, matching, simpleshot, and on the first three also
-    prototypical-snell, matching-snell, supcon), such as cifar-fs-nca. Where miniImageNet is
-    prepared with 84×84 images, mini-imagenet-84-nca replaces mini-imagenet-nca, and so on. Other
+    tiny-tiered, glyphs) and a method (nca, prototypical, matching, simpleshot, and on the first
+    three also prototypical-snell, matching-snell, supcon), such as cifar-fs-nca. Where miniImageNet
+    is prepared with 84×84 images, mini-imagenet-84-nca replaces mini-imagenet-nca, and so on. Other
     options change them. Without a preset or dataset, glyphs-nca is used, which takes a minute or
     two."""
     method: Annotated[

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from nearshot.paper.numbers import Number
 from nearshot.paper.results import Measurement, Results, Side
-from nearshot.paper.sizes import Size
+from nearshot.paper.sizes import OWN_SIZES, Size
 from nearshot.paper.tables import Figure, Table
 from nearshot.training import TrainConfig
 
@@ -75,7 +75,7 @@ class Recipe:
     figures: Callable[[Results, str], Sequence[Figure]] = _no_figures
 
     def datasets_for(self, dataset: str | None, size: Size | None = None) -> tuple[str, ...]:
-        """Return the datasets to run on: for None the recipe's first, for "all" each that it has.
+        """Return the datasets to run on: for None the recipe's first, for "all" the paper's.
 
         A size with a dataset of its own replaces them: all recipes have the same settings then, and
         share runs.
@@ -83,7 +83,7 @@ class Recipe:
         if size is not None and size.dataset is not None:
             return (STANDS_FOR if STANDS_FOR in self.datasets else self.datasets[0],)
         if dataset == ALL:
-            return self.datasets
+            return tuple(name for name in self.datasets if name not in OWN_SIZES)
         return (self.datasets[0] if dataset is None else dataset,)
 
 

@@ -21,7 +21,7 @@ from nearshot.paper.recipe import ALL, Recipe, outputs_of
 from nearshot.paper.recipes import RECIPES, pairs
 from nearshot.paper.results import Results
 from nearshot.paper.runner import Outcome, run_jobs
-from nearshot.paper.sizes import PAPER, Size
+from nearshot.paper.sizes import PAPER, Size, usual_size
 from nearshot.paper.tables import Figure, Table
 from nearshot.text import counted, format_list, print_line
 from nearshot.training.run_folder import describe_environment
@@ -47,7 +47,7 @@ class Reproduction:
 def reproduce(
     names: Sequence[str] = (),
     *,
-    size: Size = PAPER,
+    size: Size | None = None,
     dataset: str | None = None,
     seeds: int | None = None,
     tables_only: bool = False,
@@ -66,9 +66,10 @@ def reproduce(
 
     Args:
         names: the names of recipes; none for all.
-        size: `PAPER`, `QUICK` or `at_input_size(n)`.
-        dataset: a dataset of the paper, by default each recipe's first; "all" for each that a
-            recipe has. Without names, recipes that do not run on it are skipped.
+        size: `PAPER`, `QUICK` or `at_input_size(n)`; by default the paper's, and on a dataset that
+            the paper does not have its own.
+        dataset: by default each recipe's first; "all" for each of the paper's that a recipe has.
+            Without names, recipes that do not run on it are skipped.
         seeds: the number of training seeds, by default the size's.
         tables_only: train nothing; make the tables and figures of the available results.
         train_again: train a run again if more is to be measured and its weights are gone.
@@ -88,6 +89,8 @@ def reproduce(
         raise InputError(f"seeds must be at least 1 (got {seeds}).")
     if minutes is not None and minutes <= 0:
         raise InputError(f"minutes must be positive (got {minutes}).")
+    if size is None:
+        size = usual_size(dataset)
     recipes = choose_recipes(names, dataset, size)
     seed_range = range(seeds or size.n_seeds)
     store = Results(results, size, seed_range)

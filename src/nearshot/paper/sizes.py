@@ -7,7 +7,7 @@ from nearshot.data.augment import Augmentation
 from nearshot.errors import InputError
 from nearshot.training import TrainConfig
 
-__all__ = ["PAPER", "QUICK", "Size", "at_input_size"]
+__all__ = ["OWN_SIZES", "PAPER", "QUICK", "Size", "at_input_size", "usual_size"]
 
 PAPER_INPUT_SIZE = 84
 
@@ -25,6 +25,7 @@ class Size:
             takes as long as hundreds of plain ones.
         is_small: whether runs are changed to take minutes on one CPU core.
         n_seeds: the default number of training seeds.
+        is_own: whether it is the size of a dataset's own images, on which the paper has no numbers.
     """
 
     name: str
@@ -34,6 +35,7 @@ class Size:
     adapted_episodes: int = 600
     is_small: bool = False
     n_seeds: int = 3
+    is_own: bool = False
 
     @property
     def is_papers(self) -> bool:
@@ -63,6 +65,22 @@ QUICK = Size(
     n_seeds=1,
 )
 """A small form of everything, for a CPU."""
+
+
+OWN_SIZES = {
+    "tiny-tiered": Size(
+        name="own",
+        label="64×64 inputs, the size of the dataset's own images; the paper has other images",
+        input_size=64,
+        is_own=True,
+    )
+}
+"""The sizes of datasets that the paper does not have."""
+
+
+def usual_size(dataset: str | None) -> Size:
+    """Return the size at which recipes run on a dataset: the paper's, or the dataset's own."""
+    return PAPER if dataset is None else OWN_SIZES.get(dataset, PAPER)
 
 
 def at_input_size(input_size: int) -> Size:

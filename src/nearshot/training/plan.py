@@ -35,6 +35,8 @@ from nearshot.training.run_folder import (
     weights_of_run,
 )
 
+DATASETS_OF_IMAGENET = ("mini-imagenet", "tiered-imagenet", "tiny-tiered")
+
 
 @dataclass(frozen=True)
 class RunPlan:
@@ -296,7 +298,7 @@ def _training_classes(
                     validation.dataset, "val", validation.class_names, known_datasets=SOURCES
                 )
             classes = classes.with_earlier(earlier, SOURCES)
-        elif training.dataset in ("mini-imagenet", "tiered-imagenet"):
+        elif training.dataset in DATASETS_OF_IMAGENET:
             messages.append(
                 f"If {network} was trained on ImageNet, it knows classes of {training.dataset}."
             )

@@ -1,6 +1,7 @@
 """Named settings: the paper's, by dataset and method, and some for other data.
 
-Others are for 84×84 files of miniImageNet, for Omniglot and for glyphs.
+Others are for 84×84 files of miniImageNet, for the 64×64 files of tiny-tiered, for Omniglot and for
+glyphs.
 
 The paper's settings are those of its comparison table, as the published experiments ran them;
 `docs/presets.md` lists where they differ from the text.
@@ -34,6 +35,7 @@ MINI_IMAGENET = replace(PAPER, dataset="mini-imagenet")
 TIERED_IMAGENET = replace(
     PAPER, dataset="tiered-imagenet", epochs=150, milestones=(0.5, 0.75), steps_per_epoch=439
 )
+TINY_TIERED = replace(PAPER, dataset="tiny-tiered", input_size=64)
 # For letters: a mirrored one may be another letter, and most are thin, so crops stay mild.
 UPRIGHT = Augmentation(scale=(0.6, 1.0), flip=0.0)
 GLYPHS = TrainConfig(
@@ -87,9 +89,9 @@ def published(name: str) -> Method:
 
 
 def for_small_files(config: TrainConfig) -> TrainConfig:
-    """Return settings for files of 84×84, where the published crops magnify small patches.
+    """Return settings for small files, of which the published crops magnify small patches.
 
-    Chosen for NCA, on validation: docs/results-mini-imagenet.md.
+    Chosen for NCA on miniImageNet's 84×84 files, on validation: docs/results-mini-imagenet.md.
     """
     return replace(
         config,
@@ -126,6 +128,9 @@ def _all() -> dict[str, TrainConfig]:
     )
     for name in COMMON:
         presets[f"mini-imagenet-84-{name}"] = for_small_files(presets[f"mini-imagenet-{name}"])
+    for name in COMMON:
+        config = replace(TINY_TIERED, method=published(name))
+        presets[f"tiny-tiered-{name}"] = for_small_files(config)
     # Where a shuffled batch would have few images of a class, NCA uses episodes, too.
     presets["tiered-imagenet-nca"] = replace(
         TIERED_IMAGENET,

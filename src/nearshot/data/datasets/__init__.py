@@ -10,6 +10,7 @@ from nearshot.data.datasets.mini_imagenet import MINI_IMAGENET
 from nearshot.data.datasets.omniglot import OMNIGLOT, omniglot_name, plan_omniglot
 from nearshot.data.datasets.source import Plan, Source
 from nearshot.data.datasets.tiered_imagenet import TIERED_IMAGENET
+from nearshot.data.datasets.tiny_tiered import TINY_TIERED
 
 __all__ = [
     "SOURCES",
@@ -24,7 +25,7 @@ __all__ = [
 SOURCES: Mapping[str, Source] = MappingProxyType(
     {
         source.name: source
-        for source in (GLYPHS, CIFAR_FS, MINI_IMAGENET, TIERED_IMAGENET, *OMNIGLOT)
+        for source in (GLYPHS, CIFAR_FS, MINI_IMAGENET, TIERED_IMAGENET, TINY_TIERED, *OMNIGLOT)
     }
 )
 """The datasets that nearshot knows, by name."""

@@ -123,7 +123,7 @@ def _command(results: Results, dataset: str) -> str:
     command = f"nearshot reproduce --all --seeds {LEAST_SEEDS}"
     if results.size.dataset is not None:
         return f"{command} --quick"
-    if results.size.is_papers:
+    if results.size.is_papers or results.size.is_own:
         return f"{command} --dataset {dataset}"
     return f"{command} --dataset {dataset} --input-size {results.size.input_size}"
 
@@ -206,7 +206,7 @@ def _draw_claim(axes: Axes, height: int, judged_claim: JudgedClaim) -> None:
 RECIPE = Recipe(
     "claims",
     "The paper's claims: what the results say about each",
-    ("cifar-fs", "mini-imagenet", "tiered-imagenet"),
+    ("cifar-fs", "mini-imagenet", "tiered-imagenet", "tiny-tiered"),
     rows,
     tables,
     figures,

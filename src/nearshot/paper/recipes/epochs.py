@@ -192,7 +192,7 @@ def _draw_panel(axes: Axes, results: Results, dataset: str, n_shot: int) -> None
 RECIPE = Recipe(
     "epochs",
     "Beyond the paper: validation accuracy against the epoch",
-    ("cifar-fs", "mini-imagenet", "tiered-imagenet"),
+    ("cifar-fs", "mini-imagenet", "tiered-imagenet", "tiny-tiered"),
     rows,
     tables,
     figures,

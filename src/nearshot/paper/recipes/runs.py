@@ -97,7 +97,7 @@ def _accuracies(run: RunResult) -> list[Cell]:
 RECIPE = Recipe(
     "runs",
     "Beyond the paper: every run, with its accuracy, time and machine",
-    ("cifar-fs", "mini-imagenet", "tiered-imagenet"),
+    ("cifar-fs", "mini-imagenet", "tiered-imagenet", "tiny-tiered"),
     rows,
     tables,
 )
