@@ -32,7 +32,7 @@ from nearshot.paper.recipes.batch_size import (
 )
 from nearshot.paper.recipes.pair_subsampling import FRACTIONS, subsampled
 from nearshot.paper.results import Measurement, Results, RunResult
-from nearshot.paper.sizes import PAPER, at_input_size
+from nearshot.paper.sizes import PAPER, at_input_size, usual_size
 from nearshot.training import PRESETS, TrainConfig
 
 NCA = PRESETS[f"{DATASET}-nca"]
@@ -112,7 +112,7 @@ def test_every_run_that_a_claim_is_about_is_of_a_recipe(dataset: str, tmp_path: 
 
     about = [claim for claim in CLAIMS if dataset in claim.datasets]
     for claim in about:
-        pairs = list(claim.differences(Recording(tmp_path), dataset))
+        pairs = list(claim.differences(Recording(tmp_path, usual_size(dataset)), dataset))
         assert pairs, claim.sentence
         assert len({pair.name for pair in pairs}) == len(pairs), claim.sentence
     assert requested
