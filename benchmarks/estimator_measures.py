@@ -133,7 +133,7 @@ def rejection(features: FeatureSet, episodes: list[Task]) -> dict[str, Any]:
             auroc.setdefault(kind, []).append(100 * float(roc_auc_score(truth, values)))
         left_out = held_out_novelties(model.fitted_state().support)
         for rate in RATES:
-            threshold = choose_threshold(left_out, rate)  # what `fit` does with this unknown_rate
+            threshold = choose_threshold(left_out, rate)  # what `fit` does with this reject_rate
             reached[rate]["known"].append(100 * float((known[OURS] > threshold).mean()))
             reached[rate]["unseen"].append(100 * float((unseen[OURS] > threshold).mean()))
     return {

@@ -1,4 +1,4 @@
-"""Which network, which classifier and which "unknown" suit a few photographs per class.
+"""Which network, which classifier and which "none of these" suit a few photographs per class.
 
     git clone https://github.com/3ba2ii/Flower-Classifier
     git clone https://github.com/cyizhuo/CUB-200-2011-dataset
@@ -313,7 +313,7 @@ def uneven(photos: Photos) -> list[dict[str, Any]]:
 
 
 def unknowns(photos: Photos) -> list[dict[str, Any]]:
-    """Return how well unseen classes are detected, and the rates that `unknown_rate` reaches."""
+    """Return how well unseen classes are detected, and the rates that `reject_rate` reaches."""
     rows = []
     n_classes = len(np.unique(photos.labels))
     n_images = np.bincount(photos.labels).max()
@@ -325,7 +325,7 @@ def unknowns(photos: Photos) -> list[dict[str, Any]]:
             truth = np.repeat([0, 1], [len(draw.query), len(draw.strangers)])
             models = {
                 name: FewShotClassifier(
-                    None, classifier=name, centre=photos.centre, unknown_rate=RATE, unknown_label=-1
+                    None, classifier=name, centre=photos.centre, reject_rate=RATE, reject_label=-1
                 ).fit(draw.support, draw.labels)
                 for name in ("auto", "centroid")
             }

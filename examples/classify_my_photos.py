@@ -1,4 +1,4 @@
-"""Classify photos by a few labelled ones, with "unknown" for photos of other classes.
+"""Classify photos by a few labelled ones, with "none of these" for photos of other classes.
 
 Without photos of yours it draws some: letters that its backbone has never seen, as PNG files.
 
@@ -43,7 +43,7 @@ def classify(
 ) -> tuple[FewShotClassifier, list[Explanation]]:
     """Return a classifier of labelled photos, and its answers for new ones."""
     labelled = read_support(photos)
-    model = FewShotClassifier(backbone, unknown_rate=0.05)
+    model = FewShotClassifier(backbone, reject_rate=0.05)
     model.fit(labelled.paths, labelled.labels)
     return model, model.explain(new) if new else []
 

@@ -81,8 +81,8 @@ def test_a_classifier(tmp_path: Path) -> None:
             model = FewShotClassifier(
                 tmp_path / "weights.safetensors",
                 classifier=classifier,
-                unknown_rate=0.1,
-                unknown_label=-1,
+                reject_rate=0.1,
+                reject_label=-1,
             ).fit(images[:15], labels[:15])
             model.save(tmp_path / "model.safetensors")
             loaded = FewShotClassifier.load(tmp_path / "model.safetensors", device="cpu")

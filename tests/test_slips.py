@@ -92,7 +92,7 @@ TRAINING = "train --preset glyphs-nca"
         ("train --teacher nowhere --dry-run", "teacher.*nowhere"),
         ("reproduce pairs --seeds 0", "seeds.* 0"),
         ("reproduce pairs --minutes -1", "minutes.* -1"),
-        ("app --unknown-rate 5", "unknown_rate.* 5"),
+        ("app --reject-rate 5", "reject_rate.* 5"),
         ("app --port 99999", "port.* 99999"),
         ("predict --support photos photos --nearest 0", "nearest.* 0"),
         ("suggest --support photos photos --count 0", "count.* 0"),

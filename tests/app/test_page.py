@@ -141,7 +141,7 @@ def test_label_predict_correct_export_restart(
     folder = session.project.folder / "sorted"
     copied = {path.name: path.parent.name for path in folder.rglob("*.png")}
     assert len(copied) == 18
-    assert all(copied[name] in (name[:3], "unknown") for name in copied)
+    assert all(copied[name] in (name[:3], "none of these") for name in copied)
     assert len(list(photos.iterdir())) == 18
     page.call("Browser.setDownloadBehavior", behavior="allow", downloadPath=str(tmp_path))
     click(page, "For nearshot")

@@ -74,7 +74,7 @@ def test_classes_can_be_renamed_joined_and_removed(tmp_path: Path, photos: Path)
     project.remove_class("ant")
     assert list(project.labels.values()) == ["cat"]
     project.rename_class("cat", "cat")
-    for name in ("", "  ", "unknown", "cat", "x" * 81, "a\x00b", "a\u202eb", "\ud800"):
+    for name in ("", "  ", "none of these", "cat", "x" * 81, "a\x00b", "a\u202eb", "\ud800"):
         with pytest.raises(InputError):
             project.add_class(name)
     with pytest.raises(InputError, match="gone"):
@@ -87,7 +87,7 @@ def test_classes_can_be_renamed_joined_and_removed(tmp_path: Path, photos: Path)
 
 
 def test_folders_can_be_labels(tmp_path: Path) -> None:
-    members = {"top.png": pattern(5, 0), "unknown /x.png": pattern(6, 0)}
+    members = {"top.png": pattern(5, 0), "none of these /x.png": pattern(6, 0)}
     for code, name in enumerate("ab"):
         for i in range(2):
             members[f"{name}/deep/{i}.png"] = pattern(code, i)

@@ -298,7 +298,7 @@ def test_exports(client: TestClient, session: Session, tmp_path: Path) -> None:
     assert copied["earlier"] == ""
     names = [path.relative_to(copied["folder"]) for path in Path(copied["folder"]).rglob("*.png")]
     assert len(names) == 18
-    assert all(name.parent.name in (name.name[:3], "unknown") for name in names)
+    assert all(name.parent.name in (name.name[:3], "none of these") for name in names)
     rows = list(
         csv.DictReader(io.StringIO(client.get("/export/photos.csv").content.decode("utf-8-sig")))
     )

@@ -22,14 +22,14 @@ def test_the_model_is_the_classifier_of_the_labelled_photos() -> None:
     features = {f"support {i}": row for i, row in enumerate(drawn.support)}
     labels = {f"support {i}": str(name) for i, name in enumerate(drawn.labels)}
     features |= {f"query {i}": row for i, row in enumerate([*drawn.query, *drawn.strangers])}
-    model = fit_model(features, labels, unknown_rate=0.05)
-    plain = FewShotClassifier(None, unknown_rate=0.05).fit(drawn.support, drawn.labels)
+    model = fit_model(features, labels, reject_rate=0.05)
+    plain = FewShotClassifier(None, reject_rate=0.05).fit(drawn.support, drawn.labels)
     query = np.concatenate([drawn.query, drawn.strangers])
     answers = plain.predict(query)
     probabilities = plain.predict_proba(query)
     for row, expected in enumerate(answers):
         guess = model.guesses[f"query {row}"]
-        assert ("unknown" if guess.is_novel else guess.label) == expected
+        assert ("none of these" if guess.is_novel else guess.label) == expected
         assert guess.confidence == pytest.approx(probabilities[row].max())
     assert model.estimate == plain.estimate_accuracy()
     assert len(model.label_next) == N_SUGGESTIONS
@@ -47,11 +47,11 @@ def test_a_model_of_few_labels(n_labelled: int) -> None:
     drawn = clouds(1)
     features = {str(i): row for i, row in enumerate(drawn.support)}
     labels = {str(i): "one" for i in range(n_labelled)}
-    model = fit_model(features, labels, unknown_rate=0.05)
+    model = fit_model(features, labels, reject_rate=0.05)
     assert len(model.label_next) == min(N_SUGGESTIONS, len(features) - n_labelled)
     assert isinstance(model.estimate, str)
     assert len(model.guesses) == (len(features) - n_labelled if n_labelled > 1 else 0)
-    assert fit_model({}, {}, unknown_rate=0.05).label_next == ()
+    assert fit_model({}, {}, reject_rate=0.05).label_next == ()
 
 
 def test_photos_that_look_alike_count_once() -> None:
@@ -66,12 +66,12 @@ def test_photos_that_look_alike_count_once() -> None:
             labelled[photo] = row + 0.01 * copy
             labels[photo] = str(drawn.labels[thing])
             others[f"{photo}, without a label"] = row + 0.02 + 0.01 * copy
-    model = fit_model(labelled | others, labels, look_alike_cosine=0.99, unknown_rate=0.05)
+    model = fit_model(labelled | others, labels, look_alike_cosine=0.99, reject_rate=0.05)
     assert isinstance(model.estimate, AccuracyEstimate)
     assert (model.estimate.n, model.estimate.n_copies) == (30, 30)
     (note,) = model.notes
     assert "30 of 60 photos" in note
-    before_labels = fit_model(others, {}, look_alike_cosine=0.99, unknown_rate=0.05)
+    before_labels = fit_model(others, {}, look_alike_cosine=0.99, reject_rate=0.05)
     for label_next in (model.label_next, before_labels.label_next):
         things = [photo.split(",")[0] for photo in label_next]
         assert len(set(things)) == len(things) > 20
@@ -80,7 +80,7 @@ def test_photos_that_look_alike_count_once() -> None:
 def test_all_photos_of_a_class_look_alike() -> None:
     features = {str(i): np.array([1.0, i // 2, 0.001 * i]) for i in range(4)}
     labels = {str(i): str(i // 2) for i in range(4)}
-    model = fit_model(features, labels, look_alike_cosine=0.99, unknown_rate=0.05)
+    model = fit_model(features, labels, look_alike_cosine=0.99, reject_rate=0.05)
     assert isinstance(model.estimate, str)
     assert "2 of 4 photos" in model.notes[0]
     assert "'0', '1'" in model.notes[1]

@@ -26,9 +26,9 @@ def save_and_load(model: FewShotClassifier, path: Path) -> FewShotClassifier:
     "parameters",
     [
         {},
-        {"classifier": "soft", "centre": "support", "unknown_rate": np.float64(0.1)},
+        {"classifier": "soft", "centre": "support", "reject_rate": np.float64(0.1)},
         {"classifier": "knn", "n_neighbors": np.int64(3), "normalise": False, "temperature": 0.5},
-        {"centre": np.full(16, 0.25), "unknown_rate": 0.05, "unknown_label": "weiß nicht"},
+        {"centre": np.full(16, 0.25), "reject_rate": 0.05, "reject_label": "weiß nicht"},
     ],
 )
 def test_answers_and_parameters_survive(parameters: dict[str, Any], tmp_path: Path) -> None:
@@ -69,7 +69,7 @@ def test_a_backbone_is_in_the_file(n_views: int, tmp_path: Path) -> None:
     backbone = conv4()
     save_backbone(backbone, weights, training_mean=torch.linspace(0, 1, 32), dtype=torch.float16)
     images = np.stack([picture(seed, 16) for seed in range(8)])
-    model = FewShotClassifier(weights, unknown_rate=0.1, unknown_label=-1, n_views=n_views)
+    model = FewShotClassifier(weights, reject_rate=0.1, reject_label=-1, n_views=n_views)
     model.fit(images, np.arange(8) % 2).save(path)
     expected = model.predict_proba(images)
     weights.unlink()  # nothing else is needed
@@ -99,8 +99,8 @@ def test_a_backbone_that_is_a_function_is_given_to_load(tmp_path: Path) -> None:
 
 def test_a_committed_file_opens_and_answers_the_same() -> None:
     folder = Path(__file__).parent / "data"
-    answers = json.loads((folder / "answers-2.json").read_text())["features"]
-    model = FewShotClassifier.load(folder / "features-2.safetensors")
+    answers = json.loads((folder / "answers-3.json").read_text())["features"]
+    model = FewShotClassifier.load(folder / "features-3.safetensors")
     assert model.predict(answers["query"]).tolist() == answers["labels"]
     np.testing.assert_allclose(
         model.predict_proba(answers["query"]), answers["probabilities"], atol=1e-12
@@ -166,7 +166,7 @@ def test_files_of_other_kinds_and_versions_are_errors(file: Path, tmp_path: Path
     bundle = file.read_bytes()
     half = bundle[: len(bundle) // 2]
     # Without its checksum, which would not match.
-    other_version = bundle.replace(b'"version":"2"', b'"version":"9"').replace(
+    other_version = bundle.replace(b'"version":"3"', b'"version":"9"').replace(
         b'"crc32"', b'"other"'
     )
     for content, message in (

@@ -88,9 +88,9 @@ def test_answers_against_loops_with_unequal_classes(sizes: list[int], seed: int,
 def test_partial_fits_equal_one_fit(name: Any, centre: Any) -> None:
     drawn = clouds(0)
     order = np.random.default_rng(0).permutation(len(drawn.labels))
-    whole = FewShotClassifier(classifier=name, centre=centre, unknown_rate=0.1)
+    whole = FewShotClassifier(classifier=name, centre=centre, reject_rate=0.1)
     whole.fit(drawn.support[order], drawn.labels[order])
-    parts = FewShotClassifier(classifier=name, centre=centre, unknown_rate=0.1)
+    parts = FewShotClassifier(classifier=name, centre=centre, reject_rate=0.1)
     for rows in np.split(order, [3, 4, 11]):
         parts.partial_fit(drawn.support[rows], drawn.labels[rows])
     np.testing.assert_array_equal(parts.classes_, whole.classes_)
@@ -104,9 +104,9 @@ def test_partial_fits_equal_one_fit(name: Any, centre: Any) -> None:
 
 def test_forgetting_a_class_equals_never_having_seen_it() -> None:
     drawn = clouds(1)
-    model = FewShotClassifier(unknown_rate=0.05).fit(drawn.support, drawn.labels).forget("class 2")
+    model = FewShotClassifier(reject_rate=0.05).fit(drawn.support, drawn.labels).forget("class 2")
     is_kept = drawn.labels != "class 2"
-    expected = FewShotClassifier(unknown_rate=0.05)
+    expected = FewShotClassifier(reject_rate=0.05)
     expected.fit(drawn.support[is_kept], drawn.labels[is_kept])
     np.testing.assert_array_equal(
         model.predict_proba(drawn.query), expected.predict_proba(drawn.query)
@@ -128,7 +128,7 @@ def test_forgetting_an_unknown_class_or_the_last_one_is_an_error() -> None:
 
 def test_a_failed_fit_or_addition_changes_nothing() -> None:
     drawn = clouds(2)
-    model = FewShotClassifier(unknown_rate=0.1).fit(drawn.support, drawn.labels)
+    model = FewShotClassifier(reject_rate=0.1).fit(drawn.support, drawn.labels)
     before = model.predict_proba(drawn.query)
     for features, labels, message in (
         (np.zeros((1, 16)), ["new"], "zero"),
@@ -138,9 +138,9 @@ def test_a_failed_fit_or_addition_changes_nothing() -> None:
     ):
         with pytest.raises(ValueError, match=message):
             model.partial_fit(features, labels)
-    with_unknown = np.where(drawn.labels == "class 0", "unknown", drawn.labels)
-    with pytest.raises(InputError, match="unknown_label .*'unknown'"):
-        model.fit(drawn.support[:, :3], with_unknown)
+    with_reject_label = np.where(drawn.labels == "class 0", "none of these", drawn.labels)
+    with pytest.raises(InputError, match="reject_label .*'none of these'"):
+        model.fit(drawn.support[:, :3], with_reject_label)
     assert model.n_features_in_ == 16
     np.testing.assert_array_equal(model.predict_proba(drawn.query), before)
 
@@ -206,8 +206,8 @@ def test_one_class_and_one_image() -> None:
     model = FewShotClassifier().fit([[1.0, 2.0]], ["cat"])
     assert model.predict([[3.0, 1.0]]).tolist() == ["cat"]
     assert model.predict_proba([[3.0, 1.0]]).tolist() == [[1.0]]
-    with pytest.raises(InputError, match="unknown_rate .* 2 .*got 1"):
-        FewShotClassifier(unknown_rate=0.05).fit([[1.0, 2.0]], ["cat"])
+    with pytest.raises(InputError, match="reject_rate .* 2 .*got 1"):
+        FewShotClassifier(reject_rate=0.05).fit([[1.0, 2.0]], ["cat"])
 
 
 @pytest.mark.parametrize(
@@ -217,8 +217,8 @@ def test_one_class_and_one_image() -> None:
         ({"n_neighbors": 0}, "n_neighbors .*got 0"),
         ({"temperature": 0}, "temperature .*got 0"),
         ({"temperature": "hot"}, "temperature .*got 'hot'"),
-        ({"unknown_rate": 1}, "unknown_rate .*got 1"),
-        ({"unknown_rate": 0.1, "unknown_label": "dog"}, "unknown_label .*got 'dog'"),
+        ({"reject_rate": 1}, "reject_rate .*got 1"),
+        ({"reject_rate": 0.1, "reject_label": "dog"}, "reject_label .*got 'dog'"),
         ({"centre": "mean"}, "centre .*got 'mean'"),
         ({"centre": np.zeros(3)}, r"centre .*\(2,\)"),
     ],
@@ -231,7 +231,7 @@ def test_invalid_parameters_are_errors_of_fit(parameters: dict[str, Any], messag
         model.predict([[1.0, 0.0]])
 
 
-@pytest.mark.parametrize("changed", [{"unknown_rate": 0.2}, {"centre": np.ones(16)}], ids=str)
+@pytest.mark.parametrize("changed", [{"reject_rate": 0.2}, {"centre": np.ones(16)}], ids=str)
 def test_parameters_changed_after_fit_need_another_fit(changed: dict[str, Any]) -> None:
     drawn = clouds(0)
     model = FewShotClassifier(classifier="knn", centre=np.zeros(16))
@@ -317,17 +317,17 @@ def test_neighbours_against_numpy() -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_explanations_agree_with_the_other_methods(name: Any) -> None:
     drawn = clouds(4, spread=0.8)
-    model = FewShotClassifier(classifier=name, unknown_rate=0.1).fit(drawn.support, drawn.labels)
+    model = FewShotClassifier(classifier=name, reject_rate=0.1).fit(drawn.support, drawn.labels)
     images = np.concatenate([drawn.query, drawn.strangers])
     distances, indices = model.kneighbors(images, 25)
     answers = model.predict(images)
     probabilities = model.predict_proba(images)
     explanations = model.explain(images, n_neighbors=25)
-    assert {explanation.is_unknown for explanation in explanations} == {True, False}
+    assert {explanation.is_rejected for explanation in explanations} == {True, False}
     for row, explanation in enumerate(explanations):
         neighbours = explanation.neighbours
         assert explanation.label == answers[row]
-        assert explanation.is_unknown == (answers[row] == "unknown")
+        assert explanation.is_rejected == (answers[row] == "none of these")
         assert explanation.nearest == model.classes_[probabilities[row].argmax()]
         assert explanation.probability == pytest.approx(probabilities[row].max())
         assert [neighbour.index for neighbour in neighbours] == indices[row].tolist()

@@ -95,18 +95,18 @@ def test_all_formats_give_the_answers_of_the_estimator(folder: Path, capsys: Cap
         assert len(names) == 2
         assert words[4] == row["nearest"] == names[0]
         assert Path(names[0]).is_file()
-        assert entry["unknown"] is False
+        assert entry["rejected"] is False
 
 
-def test_images_of_no_class_get_the_unknown_label(folder: Path, capsys: Captured) -> None:
+def test_images_of_no_class_get_the_reject_label(folder: Path, capsys: Captured) -> None:
     (folder / "new" / "zebra.png").write_bytes(pattern(77, 0))
     Image.new("CMYK", (30, 50), (0, 200, 0, 0)).save(folder / "new" / "zest.jpg")
-    options = ["--unknown-rate", "0.01"]
-    assert predict("new", *options, "--unknown-label", "none", "--format", "csv") == 0
+    options = ["--reject-rate", "0.01"]
+    assert predict("new", *options, "--reject-label", "none", "--format", "csv") == 0
     labels = [row["label"] for row in read_csv(capsys.readouterr().out)]
     assert labels == [*(name[:3] for name in NEW), "none", "none"]
     assert predict("new", *options) == 0
-    assert "unknown  novelty" in capsys.readouterr().out
+    assert "none of these  novelty" in capsys.readouterr().out
 
 
 def test_embeddings_are_cached(folder: Path) -> None:
@@ -128,13 +128,11 @@ def test_skipped_and_repeated_files_of_the_support_are_named(
     assert "support/ant/0.png in 'ant' and support/bee/oops.png in 'bee'" in err
 
 
-def test_a_single_class_without_rejection_is_warned_about(folder: Path, capsys: Captured) -> None:
+def test_a_single_class_is_warned_about(folder: Path, capsys: Captured) -> None:
     for label in ("ant", "bee"):
         (folder / "support" / label).rename(folder / label)
     assert predict("new/ant0.png") == 0
-    assert re.search("warning: .*'cat'.*unknown_rate", capsys.readouterr().err)
-    assert predict("new/ant0.png", "--unknown-rate", "0.05") == 0
-    assert capsys.readouterr().err == ""
+    assert re.search("warning: .*'cat'", capsys.readouterr().err)
 
 
 def test_a_bundle_is_a_support(folder: Path, capsys: Captured) -> None:
@@ -145,8 +143,8 @@ def test_a_bundle_is_a_support(folder: Path, capsys: Captured) -> None:
     assert re.search(r"zoo.safetensors \(\d\.\d MB\): 3 classes, 12 labelled images", out)
     assert run("predict", "--support", "zoo.safetensors", "new", "--format", "json") == 0
     assert json.loads(capsys.readouterr().out) == expected
-    assert run("predict", "--support", "zoo.safetensors", "new", "--unknown-rate", "0.1") == 1
-    assert re.search("unknown_rate .*zoo.safetensors", capsys.readouterr().err)
+    assert run("predict", "--support", "zoo.safetensors", "new", "--reject-rate", "0.1") == 1
+    assert re.search("reject_rate .*zoo.safetensors", capsys.readouterr().err)
 
 
 def test_the_backbone_of_a_run(folder: Path, capsys: Captured) -> None:
@@ -166,9 +164,8 @@ def test_the_backbone_of_a_run(folder: Path, capsys: Captured) -> None:
         ("predict --support nowhere new", "nowhere does not exist"),
         ("predict --support support *.gif", r"\*\.gif"),
         ("predict --support support new --backbone none.safetensors", "none.safetensors"),
-        ("predict --support support new --unknown-rate 2", "unknown_rate .*2"),
+        ("predict --support support new --reject-rate 2", "reject_rate .*2"),
         ("predict --support support new --n-neighbors 3", "n_neighbors .*'knn'.*'auto'"),
-        ("predict --support support new --unknown-label ?", "unknown_label .*unknown_rate"),
         ("predict --support support new --n-views 0", "n_views .*0"),
         ("predict --support support new --copy-to=", "copy_to .*''"),
         ("predict --support support new --copy-to=.", "copy_to .*got ."),
@@ -257,7 +254,7 @@ def test_readable_images_are_copied_by_label(folder: Path, capsys: Captured) -> 
         folder,
         {"new/more/ant0.png": pattern(0, 70), "new/zebra.png": pattern(77, 0), "new/bad.png": b"x"},
     )
-    options = ["--unknown-rate", "0.01", "--unknown-label", "none/of these", "--copy-to", "sorted"]
+    options = ["--reject-rate", "0.01", "--reject-label", "none/of these", "--copy-to", "sorted"]
     assert predict("new", *options) == SOME_UNREADABLE
     assert "8 images copied to sorted" in capsys.readouterr().err
     copies = {
@@ -291,7 +288,7 @@ def test_the_score_compares_labels_with_the_names_of_folders(
         write_folder(folder, {f"test/ant/deep/{i}.png": pattern(0, 60 + i)})
         write_folder(folder, {f"test/bee/deep/{i}.png": pattern(1, 60 + i)})
     write_folder(folder, {"test/bee/odd.png": pattern(0, 99), "test/zebra/0.png": pattern(77, 0)})
-    assert predict("test", "--score", "--unknown-rate", "0.01") == 0
+    assert predict("test", "--score", "--reject-rate", "0.01") == 0
     out = capsys.readouterr().out
     low, high = scipy.stats.binomtest(10, 11).proportion_ci(0.95, method="exact")
     accuracy = next(line for line in out.splitlines() if line.startswith("Accuracy: "))
@@ -385,16 +382,16 @@ def test_suggest_reads_bundles(folder: Path, capsys: Captured) -> None:
     assert capsys.readouterr().out.count("new/") == 2
 
 
-def test_a_class_may_be_named_unknown_where_nothing_is_rejected(
+def test_a_class_may_be_named_none_of_these_where_nothing_is_rejected(
     folder: Path, capsys: Captured
 ) -> None:
-    (folder / "support" / "cat").rename(folder / "support" / "unknown")
-    assert predict("new") == 0
-    assert suggest("new") == 0
+    (folder / "support" / "cat").rename(folder / "support" / "none of these")
+    assert predict("new", "--reject-rate", "0") == 0
+    assert suggest("new", "--reject-rate", "0") == 0
     capsys.readouterr()
-    assert predict("new", "--unknown-rate", "0.05") == 1
-    assert re.search("unknown_label .*'unknown'", capsys.readouterr().err)
-    assert predict("new", "--unknown-rate", "0.05", "--unknown-label", "other") == 0
+    assert predict("new") == 1
+    assert re.search("reject_label .*'none of these'", capsys.readouterr().err)
+    assert predict("new", "--reject-label", "other") == 0
 
 
 def test_the_app_refuses_a_folder_without_photos(folder: Path, capsys: Captured) -> None:

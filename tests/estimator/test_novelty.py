@@ -64,14 +64,14 @@ def test_held_out_novelties_against_a_loop(sizes: list[int], seed: int) -> None:
 def test_the_rate_of_false_rejections_is_kept(n_way: int, n_shot: int, rate: float) -> None:
     """Over many support sets; images of other classes are rejected far more often."""
     known_rejected = []
-    unknown_rejected = []
+    others_rejected = []
     for seed in range(60):
         drawn = clouds(seed, n_way=n_way, n_shot=n_shot)
-        model = FewShotClassifier(unknown_rate=rate).fit(drawn.support, drawn.labels)
-        known_rejected.append((model.predict(drawn.query) == "unknown").mean())
-        unknown_rejected.append((model.predict(drawn.strangers) == "unknown").mean())
+        model = FewShotClassifier(reject_rate=rate).fit(drawn.support, drawn.labels)
+        known_rejected.append((model.predict(drawn.query) == "none of these").mean())
+        others_rejected.append((model.predict(drawn.strangers) == "none of these").mean())
     assert rate / 5 < np.mean(known_rejected) < 2 * rate
-    assert np.mean(unknown_rejected) > 0.75
+    assert np.mean(others_rejected) > 0.75
 
 
 @given(st.lists(st.floats(0.05, 20), max_size=30), st.floats(0.001, 0.999))
@@ -98,18 +98,18 @@ def test_the_threshold_against_learning_image_by_image(values: list[float], rate
     assert threshold == pytest.approx(max(expected, 0.0) ** 3, rel=1e-6, abs=1e-9)
 
 
-def test_the_unknown_label_may_be_a_string_among_numbers() -> None:
+def test_the_reject_label_may_be_a_string_among_numbers() -> None:
     drawn = clouds(2)
-    model = FewShotClassifier(unknown_rate=0.1).fit(drawn.support, np.repeat(np.arange(5), 5))
+    model = FewShotClassifier(reject_rate=0.1).fit(drawn.support, np.repeat(np.arange(5), 5))
     answers = model.predict(drawn.strangers)
     assert answers.dtype == object
-    assert "unknown" in answers.tolist()
+    assert "none of these" in answers.tolist()
     assert model.score(drawn.query, np.repeat(np.arange(5), 15)) > 0.8
 
 
-def test_an_unknown_label_that_is_an_integer_keeps_answers_integers() -> None:
+def test_a_reject_label_that_is_an_integer_keeps_answers_integers() -> None:
     drawn = clouds(2)
-    model = FewShotClassifier(unknown_rate=0.1, unknown_label=-1)
+    model = FewShotClassifier(reject_rate=0.1, reject_label=-1)
     model.fit(drawn.support, np.repeat(np.arange(5), 5))
     images = np.concatenate([drawn.query, drawn.strangers])
     labels = [*np.repeat(np.arange(5), 15), *[-1] * 75]
@@ -118,9 +118,9 @@ def test_an_unknown_label_that_is_an_integer_keeps_answers_integers() -> None:
     assert model.score(images, labels) == accuracy_score(labels, answers) > 0.8
 
 
-def test_the_unknown_label_may_be_longer_than_the_classes() -> None:
+def test_the_reject_label_may_be_longer_than_the_classes() -> None:
     drawn = clouds(2)
-    model = FewShotClassifier(unknown_rate=0.1, unknown_label="none of these at all")
+    model = FewShotClassifier(reject_rate=0.1, reject_label="none of these at all")
     model.fit(drawn.support, drawn.labels)
     assert "none of these at all" in model.predict(drawn.strangers)
 
@@ -128,8 +128,8 @@ def test_the_unknown_label_may_be_longer_than_the_classes() -> None:
 def test_the_novelty_of_ridge_regression_counts_its_score() -> None:
     """A query with a highest score of 1/2 is as novel as its distance says; a higher score less."""
     drawn = clouds(5, spread=1.1, n_query=4)
-    ridge = FewShotClassifier(classifier="ridge", unknown_rate=0.1, normalise=False)
-    centroid = FewShotClassifier(classifier="centroid", unknown_rate=0.1, normalise=False)
+    ridge = FewShotClassifier(classifier="ridge", reject_rate=0.1, normalise=False)
+    centroid = FewShotClassifier(classifier="centroid", reject_rate=0.1, normalise=False)
     ridge.fit(drawn.support, drawn.labels)
     centroid.fit(drawn.support, drawn.labels)
     support = torch.from_numpy(drawn.support).view(5, 5, -1)
@@ -152,8 +152,8 @@ def test_the_novelty_of_ridge_regression_counts_its_score() -> None:
 
 def test_the_novelty_of_a_single_class_is_its_distance() -> None:
     drawn = clouds(5, spread=1.1, n_query=4)
-    ridge = FewShotClassifier(classifier="ridge", unknown_rate=0.1)
-    centroid = FewShotClassifier(classifier="centroid", unknown_rate=0.1)
+    ridge = FewShotClassifier(classifier="ridge", reject_rate=0.1)
+    centroid = FewShotClassifier(classifier="centroid", reject_rate=0.1)
     ridge.fit(drawn.support[:5], drawn.labels[:5])
     centroid.fit(drawn.support[:5], drawn.labels[:5])
     np.testing.assert_array_equal(ridge.novelty(drawn.query), centroid.novelty(drawn.query))

@@ -164,7 +164,7 @@ def embedded() -> tuple[Any, list[str], Any]:
     "parameters",
     [
         {"classifier": "knn", "n_neighbors": 3},
-        {"classifier": "ridge", "normalise": False, "unknown_rate": 0.2},
+        {"classifier": "ridge", "normalise": False, "reject_rate": 0.2},
         {"centre": None, "normalise": False, "classifier": "soft"},
         {"centre": "support", "temperature": 0.01},
     ],
@@ -182,7 +182,7 @@ def test_a_feature_of_zeros_is_novel_and_equally_probable_in_all_classes(
     """In Python it is an error, which a graph cannot raise."""
     features, labels, queries = embedded
     model = FewShotClassifier(
-        classifier="soft", unknown_rate=0.1, unknown_label="none", centre=features[0]
+        classifier="soft", reject_rate=0.1, reject_label="none", centre=features[0]
     )
     session = exported(model.fit(features[1:], labels[1:]), tmp_path)
     _check_same(model, session, "features", queries)
@@ -204,10 +204,10 @@ def _check_same(classifier: FewShotClassifier, model: Run, name: str, queries: A
     )
     np.testing.assert_allclose(outputs["novelty"], classifier.novelty(queries), rtol=1e-3)
     assert outputs["label"].tolist() == classifier.predict(queries).tolist()
-    assert ("unknown" in outputs) == (classifier.unknown_rate is not None)
-    if "unknown" in outputs:
-        assert 0 < outputs["unknown"].mean() < 1
-        assert (outputs["unknown"] == (outputs["label"] == classifier.unknown_label)).all()
+    assert ("rejected" in outputs) == (classifier.reject_rate > 0)
+    if "rejected" in outputs:
+        assert 0 < outputs["rejected"].mean() < 1
+        assert (outputs["rejected"] == (outputs["label"] == classifier.reject_label)).all()
 
 
 @pytest.fixture(scope="module")
@@ -216,7 +216,7 @@ def of_images(
 ) -> tuple[FewShotClassifier, Path]:
     """A classifier of images, and the file that was exported after saving and loading it."""
     folder = tmp_path_factory.mktemp("exported")
-    classifier = FewShotClassifier(backbone, unknown_rate=0.2, device="cpu").fit(*labelled())
+    classifier = FewShotClassifier(backbone, reject_rate=0.2, device="cpu").fit(*labelled())
     classifier.save(folder / "c.safetensors")
     export_onnx(FewShotClassifier.load(folder / "c.safetensors"), folder / "c.onnx")
     return classifier, folder / "c.onnx"
@@ -255,7 +255,7 @@ def test_metadata(of_images: tuple[FewShotClassifier, Path]) -> None:
         "label",
         "probabilities",
         "novelty",
-        "unknown",
+        "rejected",
     ]
     content = file.read_bytes()
     # Nothing of the machine that it was exported on.

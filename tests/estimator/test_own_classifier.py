@@ -56,7 +56,7 @@ def slow_answers(drawn: Clouds) -> list[str]:
 def test_its_answers_are_its_own_in_files_too(drawn: Clouds, tmp_path: Path) -> None:
     onnxruntime = pytest.importorskip("onnxruntime")
     expected = slow_answers(drawn)
-    model = FewShotClassifier(classifier="farthest", unknown_rate=0.01).fit(
+    model = FewShotClassifier(classifier="farthest", reject_rate=0.01).fit(
         drawn.support, drawn.labels
     )
     for other in ("centroid", "soft", "knn"):
@@ -66,7 +66,7 @@ def test_its_answers_are_its_own_in_files_too(drawn: Clouds, tmp_path: Path) -> 
     assert model.classes_[probabilities.argmax(1)].tolist() == expected
     np.testing.assert_allclose(probabilities.sum(1), 1)
     known = model.predict(drawn.query)
-    assert (known[known != "unknown"] == np.array(expected)[known != "unknown"]).all()
+    assert (known[known != "none of these"] == np.array(expected)[known != "none of these"]).all()
     explanations = model.explain(drawn.query)
     assert [explanation.nearest for explanation in explanations] == expected
     assert 0.2 < model.estimate_accuracy().mean < 1

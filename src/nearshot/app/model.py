@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from nearshot.app.project import UNKNOWN
 from nearshot.errors import InputError
 from nearshot.estimator import AccuracyEstimate, FewShotClassifier
 from nearshot.estimator.groups import find_groups
+from nearshot.estimator.novelty import NONE_OF_THESE
 from nearshot.estimator.state import CHAINED
 from nearshot.estimator.suggestions import (
     Floats,
@@ -75,7 +75,7 @@ def fit_model(
     *,
     centre: Floats | None = None,
     look_alike_cosine: float | None = None,
-    unknown_rate: float,
+    reject_rate: float,
 ) -> Model:
     """Fit a classifier to the labelled photos, and classify the others.
 
@@ -91,7 +91,7 @@ def fit_model(
         )
         return Model(label_next=tuple(others[index] for index in chosen))
     classifier = FewShotClassifier(
-        None, centre=centre, unknown_rate=unknown_rate, unknown_label=UNKNOWN
+        None, centre=centre, reject_rate=reject_rate, reject_label=NONE_OF_THESE
     )
     support_features = np.stack([features[photo] for photo in support])
     support_labels = [labels[photo] for photo in support]

@@ -5,14 +5,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from nearshot.app.model import Guess, Model
-from nearshot.app.project import UNKNOWN, Photo, Project
+from nearshot.app.project import Photo, Project
 from nearshot.app.session import Session
 from nearshot.estimator import AccuracyEstimate
+from nearshot.estimator.novelty import NONE_OF_THESE
 from nearshot.io import readable
 from nearshot.models.recommended import advice_on
 
 NO_LABEL_CODE = -1
-UNKNOWN_CODE = -2  # "none of these"
+NONE_OF_THESE_CODE = -2  # "none of these"
 
 
 @dataclass(frozen=True)
@@ -32,7 +33,7 @@ def photo_answers(session: Session) -> list[PhotoAnswer]:
     with session.lock:
         for photo in session.project.present:
             guess = guesses.get(photo.id, Guess())
-            answer = UNKNOWN if guess.is_novel else guess.label
+            answer = NONE_OF_THESE if guess.is_novel else guess.label
             label = session.project.label_of(photo) or ""
             answers.append(PhotoAnswer(photo, label, answer, guess))
     return answers
@@ -91,8 +92,8 @@ def _photo_row(answer: PhotoAnswer, codes: Mapping[str, int]) -> list[str | int 
 
 def _code(name: str, codes: Mapping[str, int]) -> int:
     """Return the index of a class; a class may be removed while it is still an answer."""
-    if name == UNKNOWN:
-        return UNKNOWN_CODE
+    if name == NONE_OF_THESE:
+        return NONE_OF_THESE_CODE
     return codes.get(name, NO_LABEL_CODE)
 
 

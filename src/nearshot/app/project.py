@@ -18,11 +18,11 @@ from nearshot.data.readers import is_image
 from nearshot.errors import FileFormatError, InputError
 from nearshot.estimator.copy_images import safe_name, write_new
 from nearshot.estimator.find_images import find_images
+from nearshot.estimator.novelty import NONE_OF_THESE
 from nearshot.io import FileLock, read_json, readable, write_json
 
 FORMAT = "nearshot-project"
 VERSION = 1
-UNKNOWN = "unknown"  # the label of photos that are like no class
 MAX_PHOTOS = 20_000
 MAX_NAME_LENGTH = 80
 
@@ -116,10 +116,10 @@ class Project:
             raise InputError(
                 f"The name of a class must be 1 to {MAX_NAME_LENGTH} letters (got {len(name)})."
             )
-        if name == UNKNOWN:
+        if name == NONE_OF_THESE:
             raise InputError(
-                f"Choose another name than {UNKNOWN!r}: it is that of photos that are like no "
-                "class."
+                f"Choose another name than {NONE_OF_THESE!r}: it is that of photos that are like "
+                "no class."
             )
         if name in self.classes:
             raise InputError(f"There is a class {name!r} already.")
@@ -182,7 +182,7 @@ class Project:
         for photo in self.present:
             printable = "".join(filter(str.isprintable, _tidy(photo.group)))
             name = printable[:MAX_NAME_LENGTH].strip()
-            if photo.key in self.labels or name in ("", UNKNOWN):
+            if photo.key in self.labels or name in ("", NONE_OF_THESE):
                 continue
             if name not in self.classes:
                 self.add_class(name)

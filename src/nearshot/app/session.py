@@ -10,9 +10,10 @@ from typing import TypeVar
 import numpy as np
 
 from nearshot.app.model import Model, fit_model, nearest_photos
-from nearshot.app.project import UNKNOWN, Photo, Project
+from nearshot.app.project import Photo, Project
 from nearshot.errors import InputError, NearshotError
 from nearshot.estimator import Embedder, FewShotClassifier
+from nearshot.estimator.novelty import NONE_OF_THESE
 from nearshot.estimator.suggestions import Floats
 from nearshot.io import readable
 
@@ -64,10 +65,10 @@ class Session:
         lock: held while the project changes.
     """
 
-    def __init__(self, project: Project, embedder: Embedder, unknown_rate: float = 0.05) -> None:
+    def __init__(self, project: Project, embedder: Embedder, reject_rate: float = 0.05) -> None:
         self.project = project
         self.embedder = embedder
-        self.unknown_rate = unknown_rate
+        self.reject_rate = reject_rate
         self.version = 1
         self.features: dict[str, Floats] = {}
         self.errors: dict[str, str] = {}
@@ -125,8 +126,8 @@ class Session:
         cache = self.embedder.cache
         classifier = FewShotClassifier(
             self.embedder.backbone,
-            unknown_rate=self.unknown_rate,
-            unknown_label=UNKNOWN,
+            reject_rate=self.reject_rate,
+            reject_label=NONE_OF_THESE,
             device=self.embedder.device,
             cache_dir=None if cache is None else cache.folder.parent,
         )
@@ -206,7 +207,7 @@ class Session:
             {photo: label for photo, label in labels.items() if label is not None},
             centre=self.embedder.centre,
             look_alike_cosine=self.embedder.look_alike_cosine,
-            unknown_rate=self.unknown_rate,
+            reject_rate=self.reject_rate,
         )
 
     def _embed(self, photos: Sequence[Photo]) -> None:

@@ -72,7 +72,7 @@ class TableWriter:
         if isinstance(answer, NearshotError):
             self._write_line(path, "–", f"cannot be read: {printable(answer)}")
             return
-        if answer.is_unknown:
+        if answer.is_rejected:
             confidence = f"novelty {answer.novelty:.2g}"
         else:
             confidence = f"{100 * answer.probability:.1f} %"
@@ -133,7 +133,7 @@ class JsonWriter:
             entry["error"] = str(answer)
         else:
             entry["label"] = answer.label
-            entry["unknown"] = answer.is_unknown
+            entry["rejected"] = answer.is_rejected
             entry["probabilities"] = {
                 str(label): round(share, 6) for label, share in answer.probabilities.items()
             }

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from nearshot.estimator import Embedder, FewShotClassifier, SupportFolder
 
 AUTO_BACKBONE = "auto"
+NONE_OF_THESE = "none of these"  # as in nearshot.estimator.novelty, which imports PyTorch
+REJECT_RATE = 0.05  # of the images of the classes, which may be rejected
 SOME_UNREADABLE = 3  # the exit status if some images could not be read
 # The parameters that are saved in a bundle, and cannot be given with one.
 SAVED_PARAMETERS = (
@@ -26,8 +28,8 @@ SAVED_PARAMETERS = (
     "n_views",
     "classifier",
     "n_neighbors",
-    "unknown_rate",
-    "unknown_label",
+    "reject_rate",
+    "reject_label",
     "groups",
 )
 
@@ -57,11 +59,11 @@ class ClassifierOptions:
     knn: they vote."""
     n_neighbors: Annotated[int | None, option("the size of the smallest class", "INT")] = None
     """How many images vote in knn."""
-    unknown_rate: Annotated[float | None, option("every image gets a class", "FRACTION")] = None
-    """Answer "unknown" for images unlike all classes: the fraction of images of the classes, such
-    as 0.05, that may be rejected."""
-    unknown_label: Annotated[str | None, option("unknown", "LABEL")] = None
-    """The label of rejected images; needs unknown_rate."""
+    reject_rate: Annotated[float | None, option(str(REJECT_RATE), "SHARE")] = None
+    """Answer "none of these" for images unlike all classes: the share of images of your own classes
+    that you accept to lose. With 0, every image gets a class."""
+    reject_label: Annotated[str | None, option(NONE_OF_THESE, "LABEL")] = None
+    """The label of rejected images."""
     groups: Annotated[str | None, option("photos that look alike", "PATTERN")] = None
     """Which labelled images show the same thing: a regular expression with one group in
     parentheses, whose text in an image's path is the group's name, such as '(bird[0-9]+)_'. They
@@ -105,14 +107,15 @@ class ClassifierOptions:
             raise InputError(
                 f"n_neighbors needs the classifier 'knn' (got {self.classifier or 'auto'!r})."
             )
-        if self.unknown_label is not None and self.unknown_rate is None:
-            raise InputError("unknown_label needs an unknown_rate, such as 0.05.")
         labelled = read_support(folder)
         _warn_about_skipped_files(labelled)
-        if len(labelled.class_names) == 1 and self.unknown_rate is None:
+        reject_rate = REJECT_RATE if self.reject_rate is None else self.reject_rate
+        if len(labelled.paths) == 1 and self.reject_rate is None:
+            reject_rate = 0.0  # nothing tells how much images of the class differ
+        if len(labelled.class_names) == 1:
             warnings.warn(
-                f"There is one class only, {labelled.labels[0]!r}, so every image gets its label. "
-                "Set unknown_rate, such as 0.05, to reject other images.",
+                f"There is one class only, {labelled.labels[0]!r}, so nothing tells its images "
+                "from others. Add a folder of images of another class.",
                 stacklevel=2,
             )
         backbone = AUTO_BACKBONE if self.backbone is None else self.backbone
@@ -120,8 +123,8 @@ class ClassifierOptions:
             str(weights_of(backbone)),
             classifier="auto" if self.classifier is None else self.classifier,
             n_neighbors=self.n_neighbors,
-            unknown_rate=self.unknown_rate,
-            unknown_label="unknown" if self.unknown_label is None else self.unknown_label,
+            reject_rate=reject_rate,
+            reject_label=NONE_OF_THESE if self.reject_label is None else self.reject_label,
             device=self.device,
             cache_dir=self._cache_folder(),
             input_size=self.input_size,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import tyro
 from rich.console import Console
 
-from nearshot.cli._options import AUTO_BACKBONE, option, weights_of
+from nearshot.cli._options import AUTO_BACKBONE, REJECT_RATE, option, weights_of
 from nearshot.data.store import data_folder
 from nearshot.errors import InputError, MissingExtraError
 from nearshot.text import counted, printable
@@ -52,8 +52,8 @@ class App:
     """Embeds photos, as in nearshot predict."""
     input_size: Annotated[int | None, option("its own", "PIXELS")] = None
     """The side that photos are resized to for the backbone; smaller is faster."""
-    unknown_rate: float = 0.05
-    """The fraction of photos of your classes that may be taken for "none of these"."""
+    reject_rate: float = REJECT_RATE
+    """The share of photos of your own classes that you accept to lose to "none of these"."""
     device: str = "auto"
     """cpu or cuda; auto is a GPU if there is one."""
     port: int = 0
@@ -90,9 +90,9 @@ class App:
         from nearshot.app.project import Project  # noqa: PLC0415 (imports scikit-learn)
         from nearshot.app.session import Session  # noqa: PLC0415 (imports scikit-learn)
         from nearshot.estimator import Embedder  # noqa: PLC0415 (imports scikit-learn)
-        from nearshot.estimator.state import check_unknown_rate  # noqa: PLC0415 (imports PyTorch)
+        from nearshot.estimator.state import check_reject_rate  # noqa: PLC0415 (imports PyTorch)
 
-        check_unknown_rate(self.unknown_rate)
+        check_reject_rate(self.reject_rate)
         if not 0 <= self.port < 1 << 16:
             raise InputError(f"port must be from 0 to 65535 (got {self.port}).")
         project_folder = self.project or UNTITLED
@@ -108,4 +108,4 @@ class App:
             cache_dir=data_folder() / "embeddings",
             input_size=self.input_size,
         )
-        return Session(project, embedder, self.unknown_rate)
+        return Session(project, embedder, self.reject_rate)

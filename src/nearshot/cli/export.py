@@ -24,7 +24,7 @@ class Export:
     is opened.
 
     Examples:
-      nearshot export ./flowers flowers.onnx --unknown-rate 0.05
+      nearshot export ./flowers flowers.onnx --reject-rate 0.02
       nearshot export ./flowers flowers.safetensors
       nearshot export flowers.safetensors flowers.onnx
     """
@@ -48,8 +48,8 @@ class Export:
 
             export_onnx(classifier, self.output)
             outputs = "label, probabilities, novelty"
-            if classifier.unknown_rate is not None:
-                outputs += ", unknown"
+            if classifier.reject_rate > 0:
+                outputs += ", rejected"
             usage = (
                 "Input: images (image, height, width, 3), uint8 RGB of any size, upright. "
                 f"Outputs: {outputs}."

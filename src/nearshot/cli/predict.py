@@ -46,10 +46,10 @@ class Predict:
 
     Examples:
       nearshot predict --support ./flowers garden.jpg
-      nearshot predict --support ./flowers holiday/ --unknown-rate 0.05
+      nearshot predict --support ./flowers holiday/ --reject-rate 0.1
       nearshot predict --support ./flowers 'more/*.png' --format csv > answers.csv
       nearshot predict --support flowers.safetensors holiday/ --format json
-      nearshot predict --support ./flowers holiday/ --unknown-rate 0.05 --copy-to ./sorted
+      nearshot predict --support ./flowers holiday/ --copy-to ./sorted
       nearshot predict --support ./flowers ./flowers-test --score
     """
 
@@ -91,7 +91,7 @@ class Predict:
         classes = [str(label) for label in classifier.classes_.tolist()]
         truths = true_labels(paths, self.images, classes) if self.score else {}
         writer = answer_writer(
-            self.format, console.file, paths, [*classes, str(classifier.unknown_label)]
+            self.format, console.file, paths, [*classes, str(classifier.reject_label)]
         )
         labels = {}
         for path, answer in _answers(classifier, paths, self.nearest):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Annotated, Literal
 
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from nearshot.estimator import FewShotClassifier
     from nearshot.estimator.embedding_cache import Features
 
-UNKNOWN_RATE = 0.05  # of the photos of the classes, which may be taken for novel ones
 NOVEL = "unlike all classes"
 DOUBTFUL = "between classes"
 VARIED = "unlike the others"
@@ -101,11 +100,7 @@ class Suggest:
 
         check_count(self.count, "count")
         images = find_images(self.images)
-        options = self.options
-        if options.unknown_rate is None and self.support.is_dir():
-            # No answer has the unknown label, so any will do that is no class.
-            options = replace(options, unknown_rate=UNKNOWN_RATE, unknown_label="")
-        classifier = options.make_classifier(self.support)
+        classifier = self.options.make_classifier(self.support)
         features, errors = _embed(classifier, images.paths)
         features = _without_labelled(classifier, features)
         suggestions = [

@@ -2,7 +2,7 @@
 
 Its tensors are `support_features`, `support_labels`, `centre` (if a mean is subtracted), and the
 backbone's, as in a weights file (`nearshot.models.weights`). Its metadata are `format`
-("nearshot-classifier"), `version` ("2") and `classifier`, a JSON object with everything else.
+("nearshot-classifier"), `version` ("3") and `classifier`, a JSON object with everything else.
 """
 
 import json
@@ -24,7 +24,7 @@ from nearshot.models import Backbone
 from nearshot.models.weights import backbone_content, backbone_of_content
 
 FORMAT = "nearshot-classifier"
-VERSION = "2"
+VERSION = "3"
 OWN_TENSORS = ("support_features", "support_labels", "centre")  # the others are the backbone's
 CENTRE_IS_A_TENSOR = "array"  # in the place of the parameter `centre`
 LABEL_KINDS = "biufU"  # NumPy's kinds: booleans, numbers, strings
@@ -64,10 +64,10 @@ def write_bundle(state: FittedState, path: str | Path) -> None:
     classes = state.classes
     if classes.dtype == object and all(isinstance(label, str) for label in classes):
         classes = classes.astype(str)
-    unknown_label = _to_python(state.settings.unknown_label)
-    if classes.dtype.kind not in LABEL_KINDS or not isinstance(unknown_label, str | int | float):
+    reject_label = _to_python(state.settings.reject_label)
+    if classes.dtype.kind not in LABEL_KINDS or not isinstance(reject_label, str | int | float):
         raise InputError(
-            f"Saved labels must be strings or numbers (got {classes.dtype} and {unknown_label!r})."
+            f"Saved labels must be strings or numbers (got {classes.dtype} and {reject_label!r})."
         )
     backbone = None if state.embedder is None else state.embedder.backbone
     tensors = {
@@ -116,8 +116,8 @@ def _parameters(state: FittedState) -> dict[str, Any]:
         "centre": centre,
         "normalise": _to_python(settings.normalise),
         "temperature": _to_python(settings.temperature),
-        "unknown_rate": _to_python(settings.unknown_rate),
-        "unknown_label": _to_python(settings.unknown_label),
+        "reject_rate": _to_python(settings.reject_rate),
+        "reject_label": _to_python(settings.reject_label),
     }
     if state.embedder is not None and state.embedder.n_views > 1:
         parameters["n_views"] = int(state.embedder.n_views)
@@ -214,8 +214,8 @@ def _read_settings(parameters: dict[str, Any], centre: Array | None) -> Classifi
         centre=centre if parameters["centre"] == CENTRE_IS_A_TENSOR else parameters["centre"],
         normalise=parameters["normalise"],
         temperature=parameters["temperature"],
-        unknown_rate=parameters["unknown_rate"],
-        unknown_label=parameters["unknown_label"],
+        reject_rate=parameters["reject_rate"],
+        reject_label=parameters["reject_label"],
     )
 
 

@@ -25,6 +25,7 @@ from nearshot.estimator.bundle import read_bundle, write_bundle
 from nearshot.estimator.embedder import Embedder
 from nearshot.estimator.explanation import Explanation, explain_answers
 from nearshot.estimator.leave_one_out import AccuracyEstimate, estimate_accuracy
+from nearshot.estimator.novelty import NONE_OF_THESE
 from nearshot.estimator.read_images import are_images, image_list, image_name, without_tensors
 from nearshot.estimator.repeated_images import warn_about_repeated_images
 from nearshot.estimator.state import (
@@ -65,10 +66,10 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         normalise: whether to divide features by their length.
         temperature: the divisor of the scores before the softmax of `predict_proba`. "auto"
             averages over temperatures, weighted by the likelihood of held-out support images.
-        unknown_rate: the fraction of images of known classes that may be rejected, such as 0.05;
-            `predict` then returns `unknown_label` for images unlike all classes. None: every image
-            gets a class.
-        unknown_label: the label of rejected images. With integer classes, an integer such as -1
+        reject_rate: the share of images of your own classes that you accept to lose, such as 0.05;
+            `predict` then returns `reject_label` for images unlike all classes. 0: every image gets
+            a class.
+        reject_label: the label of rejected images. With integer classes, an integer such as -1
             keeps answers integers.
         device: where to embed: "cpu", "cuda", …; "auto" is a GPU if there is one.
         cache_dir: a folder that caches embeddings by content; None for no cache.
@@ -86,7 +87,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         support_names_: the paths of the support images, or "image 3" for images without a path.
         centre_: (dim,) the mean that is subtracted, or None.
         temperature_: the divisor of the scores; the geometric mean, where several are averaged.
-        threshold_: the novelty above which an image is unknown; infinite without `unknown_rate`.
+        threshold_: the novelty above which an image is rejected; infinite if none is.
         embedder_: the `Embedder`, or None for features.
 
     >>> features = np.array([[1.0, 0.1], [0.9, 0.0], [0.0, 1.0], [0.1, 0.8]])
@@ -104,8 +105,8 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         centre: Literal["auto", "support"] | npt.ArrayLike | None = "auto",
         normalise: bool = True,
         temperature: Literal["auto"] | float = "auto",
-        unknown_rate: float | None = None,
-        unknown_label: Any = "unknown",
+        reject_rate: float = 0.0,
+        reject_label: Any = NONE_OF_THESE,
         device: str | torch.device = "auto",
         cache_dir: str | Path | None = None,
         input_size: int | None = None,
@@ -118,8 +119,8 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.centre = centre
         self.normalise = normalise
         self.temperature = temperature
-        self.unknown_rate = unknown_rate
-        self.unknown_label = unknown_label
+        self.reject_rate = reject_rate
+        self.reject_label = reject_label
         self.device = device
         self.cache_dir = cache_dir
         self.input_size = input_size
@@ -184,7 +185,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def predict(self, X: Any) -> Array:  # noqa: N803
         """Return the label of each image.
 
-        With `unknown_rate`, images unlike all classes get `unknown_label`.
+        With `reject_rate`, images unlike all classes get `reject_label`.
         """
         state, query = self._query(X)
         return state.answer_labels(state.answer(query))
@@ -207,7 +208,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return state.answer(query).novelty.numpy()
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:  # noqa: N803
-        """Return the accuracy. A rejected image is right if its label in `y` is `unknown_label`."""
+        """Return the accuracy. A rejected image is right if its label in `y` is `reject_label`."""
         answers = self.predict(X)
         labels = column_or_1d(y)
         check_consistent_length(answers, labels)
@@ -303,8 +304,8 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             centre=settings.centre,
             normalise=settings.normalise,
             temperature=settings.temperature,
-            unknown_rate=settings.unknown_rate,
-            unknown_label=settings.unknown_label,
+            reject_rate=settings.reject_rate,
+            reject_label=settings.reject_label,
             device=device,
             cache_dir=cache_dir,
             n_views=bundle.n_views,
@@ -351,8 +352,8 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             centre=self.centre,
             normalise=self.normalise,
             temperature=self.temperature,
-            unknown_rate=self.unknown_rate,
-            unknown_label=self.unknown_label,
+            reject_rate=self.reject_rate,
+            reject_label=self.reject_label,
         )
 
     def _set_state(self, state: FittedState) -> Self:

@@ -39,7 +39,7 @@ class Explanation:
         label: the answer of `predict`.
         probabilities: of each class, the most probable first.
         novelty: how unlike all classes the image is; about 1 for an image of a class.
-        threshold: the novelty above which an image is unknown; infinite without rejection.
+        threshold: the novelty above which an image is rejected; infinite without rejection.
         neighbours: the nearest support images, nearest first.
     """
 
@@ -51,7 +51,7 @@ class Explanation:
 
     @property
     def nearest(self) -> Any:
-        """The most probable class, even if the answer is "unknown"."""
+        """The most probable class, even if the answer is "none of these"."""
         return next(iter(self.probabilities))
 
     @property
@@ -60,14 +60,14 @@ class Explanation:
         return self.probabilities[self.nearest]
 
     @property
-    def is_unknown(self) -> bool:
+    def is_rejected(self) -> bool:
         """Whether the image is rejected."""
         return self.novelty > self.threshold
 
     def __str__(self) -> str:
         best_two = list(self.probabilities.items())[:2]
         answer = " or ".join(f"{label} ({100 * share:.0f} %)" for label, share in best_two)
-        if self.is_unknown:
+        if self.is_rejected:
             answer = (
                 f"{self.label}, since its novelty {self.novelty:.2f} is above "
                 f"{self.threshold:.2f}; else {answer}"

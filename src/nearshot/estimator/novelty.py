@@ -33,6 +33,8 @@ from nearshot.distances import squared_euclidean
 from nearshot.estimator.groups import Groups
 from nearshot.estimator.support import Support
 
+NONE_OF_THESE = "none of these"  # the label of images that are like no class
+
 # The variance within classes as a fraction of the squared distance between them.
 TYPICAL_SHARE = 0.225
 WEIGHT_OF_TYPICAL = 2.0  # in degrees of freedom, against those of all classes together
@@ -170,7 +172,7 @@ def _pairs(numbers: Tensor, group_of_part: Tensor) -> tuple[Tensor, Tensor]:
 def choose_threshold(
     held_out: Tensor, rate: float, typical: tuple[float, float] = TYPICAL_BY_DISTANCE
 ) -> float:
-    """Return the novelty above which an image is unknown, for a rate of false rejections.
+    """Return the novelty above which an image is rejected, for a rate of false rejections.
 
     `held_out` are the novelties of held-out support images, (image,), and may be empty; `rate` is a
     fraction, such as 0.05. `typical` are the mean and the standard deviation to expect of the cube

@@ -40,7 +40,7 @@ INDEX = "nearshot/index"  # of the label; different from all names of the networ
 ABOUT = """A few-shot classifier made by nearshot {version}.
 Input: {input}; any number of images.
 Outputs: label, a string per image; probabilities (image, class), in the order of "classes" in the metadata; novelty
-(image), about 1 for images of the classes and more for others; and, if the classifier rejects, unknown (image).
+(image), about 1 for images of the classes and more for others; and, if the classifier rejects, rejected (image).
 An image whose feature is zero cannot be normalised: its novelty is infinite and all classes are equally probable."""  # noqa: E501 (the text of a file)
 
 
@@ -59,7 +59,7 @@ def export_onnx(classifier: FewShotClassifier, path: str | Path) -> None:
 
     Its input is `images`, (image, height, width, 3) uint8 RGB of any size, upright; or `features`,
     (image, dim) float32, for a classifier without a backbone. Its outputs are `label` (image,) as
-    strings, `probabilities` (image, class), `novelty` (image,) and, with `unknown_rate`, `unknown`
+    strings, `probabilities` (image, class), `novelty` (image,) and, with `reject_rate`, `rejected`
     (image,). A feature of zeros, which `FewShotClassifier` refuses, has equal probabilities and an
     infinite novelty. A backbone must be a network.
     """
@@ -74,7 +74,7 @@ def export_onnx(classifier: FewShotClassifier, path: str | Path) -> None:
     graph_input = _graph_input(state)
     outputs = ["probabilities", "novelty", INDEX]
     if np.isfinite(state.threshold):
-        outputs.insert(2, "unknown")
+        outputs.insert(2, "rejected")
     try:
         model = to_onnx(
             _Decision(state).eval().cpu(),
@@ -251,9 +251,9 @@ class _Decision(nn.Module):
         index = first_best(scores)
         if self.threshold == math.inf:
             return probabilities, novelty.float(), index
-        is_unknown = novelty > self.threshold
-        index = torch.where(is_unknown, self.n_classes, index)
-        return probabilities, novelty.float(), is_unknown, index
+        is_rejected = novelty > self.threshold
+        index = torch.where(is_rejected, self.n_classes, index)
+        return probabilities, novelty.float(), is_rejected, index
 
 
 def _channels(values: tuple[float, float, float]) -> Tensor:
@@ -308,7 +308,7 @@ def _add_labels(graph: Any, state: FittedState) -> None:
     """Add an output of labels as strings, which torch cannot express, in place of their indices."""
     from onnx import TensorProto, helper  # noqa: PLC0415 (an extra)
 
-    labels = [*state.classes, state.settings.unknown_label]
+    labels = [*state.classes, state.settings.reject_label]
     texts: Any = [readable(str(label)).encode() for label in labels]
     graph.initializer.append(
         helper.make_tensor("nearshot/labels", TensorProto.STRING, [len(texts)], texts)
@@ -333,8 +333,8 @@ def _metadata(state: FittedState) -> dict[str, str]:
     }
     if np.isfinite(state.threshold):
         values["threshold"] = state.threshold
-        values["unknown_label"] = readable(str(settings.unknown_label))
-        values["unknown_rate"] = settings.unknown_rate
+        values["reject_label"] = readable(str(settings.reject_label))
+        values["reject_rate"] = settings.reject_rate
     if state.embedder is not None:
         spec = state.embedder.spec
         values["backbone"] = spec.name

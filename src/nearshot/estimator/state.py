@@ -59,8 +59,8 @@ class ClassifierSettings:
     centre: Literal["auto", "support"] | npt.ArrayLike | None
     normalise: bool
     temperature: Literal["auto"] | float
-    unknown_rate: float | None
-    unknown_label: Any
+    reject_rate: float
+    reject_label: Any
 
     @property
     def definition(self) -> Classifier:
@@ -72,8 +72,7 @@ class ClassifierSettings:
         find_classifier(self.classifier)
         if self.n_neighbors is not None:
             check_count(self.n_neighbors, "n_neighbors")
-        if self.unknown_rate is not None:
-            check_unknown_rate(self.unknown_rate)
+        check_reject_rate(self.reject_rate)
         if self.temperature != "auto" and not _is_number_between(self.temperature, 0, math.inf):
             raise InputError(
                 f"temperature must be 'auto' or a number above 0 (got {self.temperature!r})."
@@ -93,14 +92,14 @@ class Answers:
         codes: (query,) the indices of the classes with the highest scores.
         probabilities: (query, class).
         novelty: (query,).
-        is_unknown: (query,) whether the novelty is above the threshold.
+        is_rejected: (query,) whether the novelty is above the threshold.
     """
 
     scores: Tensor
     codes: Tensor
     probabilities: Tensor
     novelty: Tensor
-    is_unknown: Tensor
+    is_rejected: Tensor
 
 
 @dataclass(frozen=True, eq=False)
@@ -118,7 +117,7 @@ class FittedState:
         feature_names: the names of the feature columns, if they have any.
         centre: (dim,) the mean to subtract, if any.
         temperatures: the divisors of the scores, and their weights.
-        threshold: the novelty above which an image is unknown.
+        threshold: the novelty above which an image is rejected.
     """
 
     settings: ClassifierSettings
@@ -199,19 +198,19 @@ class FittedState:
             codes=first_best(scores),
             probabilities=class_probabilities(scores, self.temperatures),
             novelty=novelty,
-            is_unknown=novelty > self.threshold,
+            is_rejected=novelty > self.threshold,
         )
 
     def answer_labels(self, answers: Answers) -> Array:
-        """Return the label of each answer, or the unknown label where the image is unknown."""
+        """Return the label of each answer, or `reject_label` where the image is rejected."""
         labels: Array = self.classes[answers.codes.numpy()]
         if not np.isfinite(self.threshold):
             return labels
-        unknown_label = np.asarray(self.settings.unknown_label)
-        if mix_numbers_and_strings(labels, unknown_label):
+        reject_label = np.asarray(self.settings.reject_label)
+        if mix_numbers_and_strings(labels, reject_label):
             labels = labels.astype(object)
-            unknown_label = unknown_label.astype(object)
-        return np.where(answers.is_unknown.numpy(), unknown_label, labels)
+            reject_label = reject_label.astype(object)
+        return np.where(answers.is_rejected.numpy(), reject_label, labels)
 
 
 def fit_state(
@@ -225,7 +224,7 @@ def fit_state(
 ) -> FittedState:
     """Return the state for labelled images, given by features (image, dim), labels and names."""
     classes, codes = np.unique(labels, return_inverse=True)
-    if settings.unknown_rate is not None:
+    if settings.reject_rate > 0:
         _check_rejection(settings, classes, n_images=len(codes))
     uncalibrated = FittedState(
         settings=settings,
@@ -248,14 +247,14 @@ def fit_state(
 
 
 def _check_rejection(settings: ClassifierSettings, classes: Array, n_images: int) -> None:
-    if settings.unknown_label in classes.tolist():
+    if settings.reject_label in classes.tolist():
         raise InputError(
-            f"unknown_label must not be the name of a class (got {settings.unknown_label!r}). "
-            "Choose another unknown_label, or rename the class."
+            f"reject_label must not be the name of a class (got {settings.reject_label!r}). "
+            "Choose another reject_label, or rename the class."
         )
     if n_images == 1:
         raise InputError(
-            "unknown_rate needs at least 2 labelled images (got 1). Add one, or drop unknown_rate."
+            "reject_rate needs at least 2 labelled images (got 1). Add one, or set it to 0."
         )
 
 
@@ -283,9 +282,9 @@ def _find_temperatures(state: FittedState) -> Temperatures:
 
 
 def _find_threshold(state: FittedState) -> float:
-    """Return the novelty above which an image is unknown; infinite without `unknown_rate`."""
-    rate = state.settings.unknown_rate
-    if rate is None:
+    """Return the novelty above which an image is rejected; infinite if none is."""
+    rate = state.settings.reject_rate
+    if rate == 0:
         return math.inf
     if state.settings.definition is RIDGE and len(state.classes) > 1:
         by_distance = held_out_novelties(state.support, state.held_out.images, state.groups)
@@ -300,11 +299,12 @@ def _typical_temperature(state: FittedState) -> float:
     return typical_temperature(state.support, settings.classifier, settings.n_neighbors)
 
 
-def check_unknown_rate(unknown_rate: Any) -> None:
-    """Raise an error unless a rate is a number between 0 and 1."""
-    if not _is_number_between(unknown_rate, 0, 1):
+def check_reject_rate(reject_rate: Any) -> None:
+    """Raise an error unless a rate is a number from 0 to below 1."""
+    is_rate = isinstance(reject_rate, Real) and 0 <= float(reject_rate) < 1
+    if not is_rate:
         raise InputError(
-            f"unknown_rate must be between 0 and 1, such as 0.05 (got {unknown_rate!r})."
+            f"reject_rate must be at least 0 and below 1, such as 0.05 (got {reject_rate!r})."
         )
 
 

@@ -55,7 +55,7 @@ def rank_unlabelled(
     query = state.prepare(features)
     answers = state.answer(query)
     probabilities = answers.probabilities.numpy()
-    is_novel = answers.is_unknown.numpy()
+    is_novel = answers.is_rejected.numpy()
     doubt = doubt_of(probabilities, is_novel)
     return UnlabelledRanking(
         probabilities=probabilities,
