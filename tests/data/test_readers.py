@@ -2,10 +2,8 @@
 
 import io
 import os
-import pickle
 import tarfile
 import zipfile
-from collections import OrderedDict
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +14,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from PIL import Image
 from tests.helpers.layouts import (
-    Call,
     encoded,
     picture,
-    python2_pickle,
     tar_bytes,
     write_folder,
     write_tar,
@@ -27,7 +23,6 @@ from tests.helpers.layouts import (
 )
 
 from nearshot.data import readers
-from nearshot.data.datasets.source import load_pickle
 from nearshot.data.images import decode, fit_to_square
 from nearshot.data.readers import open_files
 from nearshot.errors import FileFormatError, InputError, MissingExtraError, NearshotError
@@ -182,63 +177,6 @@ def test_what_is_no_archive_or_cannot_be_read(tmp_path: Path) -> None:
     (folder / "a" / "broken.png").symlink_to(tmp_path / "nowhere")
     with pytest.raises(FileFormatError, match="broken.png' in .* cannot be read"):
         open_files(folder).read("a/broken.png")
-
-
-@pytest.mark.parametrize("protocol", [0, 2, 5])
-def test_what_datasets_are_made_of_is_read(protocol: int) -> None:
-    value: dict[Any, Any] = {
-        "data": np.arange(12, dtype=np.uint8).reshape(3, 4),
-        "labels": [1, 2, 3],
-        b"bytes": (b"x", "y", 1.5, None, True),
-        "scalar": np.int64(7),
-        "ordered": OrderedDict(a=1),
-        "objects": np.array(["a", None], dtype=object),
-    }
-    loaded = load_pickle(pickle.dumps(value, protocol), "it")
-    assert np.array_equal(loaded["data"], value["data"])
-    assert loaded["labels"] == [1, 2, 3]
-    assert loaded["scalar"] == 7
-    assert list(loaded["objects"]) == ["a", None]
-
-
-@pytest.mark.parametrize(
-    "call",
-    [
-        (os.system, "true"),
-        (eval, "1 + 1"),
-        (getattr, "x", "upper"),
-        (np.load, "somewhere"),
-        (bytearray, 1 << 60),
-    ],
-    ids=lambda call: call[0].__name__,
-)
-@pytest.mark.parametrize("protocol", [0, 2, 5])
-def test_a_pickle_that_calls_anything_else_is_refused(call: Any, protocol: int) -> None:
-    evil = Call(*call)
-    for value in (evil, {"data": [evil]}, np.array([evil], dtype=object)):
-        with pytest.raises(
-            FileFormatError, match=r"evil.pkl asks for .*, which no dataset needs. It was not run"
-        ):
-            load_pickle(pickle.dumps(value, protocol), "evil.pkl")
-
-
-def test_a_pickle_of_raw_opcodes_is_refused() -> None:
-    with pytest.raises(FileFormatError, match=r"asks for os.system|asks for posix.system"):
-        load_pickle(b"cos\nsystem\n(S'true'\ntR.", "raw")
-    with pytest.raises(FileFormatError, match="raw is damaged"):
-        load_pickle(b"Pelsewhere\n.", "raw")
-
-
-@settings(max_examples=150, deadline=None)
-@given(
-    st.binary(max_size=60)
-    | st.integers(0, 200).map(lambda n: python2_pickle({"a": [1, "b"] * 9})[:n])
-)
-def test_damaged_pickles_give_one_kind_of_error(data: bytes) -> None:
-    try:
-        load_pickle(data, "it")
-    except NearshotError as error:
-        assert str(error).startswith("it ")
 
 
 def saved(image: Image.Image, kind: str = "PNG", **options: Any) -> bytes:

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from nearshot.data.datasets import source
 from nearshot.data.datasets.source import Plan, Source, SourceImage
 from nearshot.data.downloads import Download
+from nearshot.data.pickles import integers, load_pickle, pixels, texts
 from nearshot.data.readers import Files
 
 
@@ -22,13 +23,15 @@ def plan_cifar_fs(files: Files) -> Plan:
 
 
 def _from_pickles(files: Files, paths: dict[str, str]) -> Iterator[SourceImage]:
-    class_names = source.load_pickle(files.read(paths["meta"]), "meta")["fine_label_names"]
+    meta = load_pickle(files.read(paths["meta"]), "meta")
+    class_names = texts(meta["fine_label_names"], "fine_label_names in meta")
     for part in ("train", "test"):
-        content = source.load_pickle(files.read(paths[part]), part)
+        content = load_pickle(files.read(paths[part]), part)
+        rows = pixels(content["data"], (-1, 3 * 32 * 32), f"data in {part}")
         # (image, height, width, 3)
-        images = content["data"].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
-        labels = content["fine_labels"]
-        names = content["filenames"]
+        images = rows.reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
+        names = texts(content["filenames"], f"filenames in {part}")
+        labels = integers(content["fine_labels"], f"fine_labels in {part}", below=len(class_names))
         for image, label, name in zip(images, labels, names, strict=True):
             class_name = class_names[label]
             yield SourceImage(class_name, f"{class_name}/{name}", image.copy)

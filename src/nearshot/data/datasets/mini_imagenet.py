@@ -1,15 +1,18 @@
 """miniImageNet (Vinyals et al., 2016), split by Ravi and Larochelle: 64, 16 and 20 classes."""
 
 from collections.abc import Callable
+from operator import itemgetter
 from pathlib import PurePosixPath
 
 import numpy as np
 
 from nearshot.data.datasets import source
 from nearshot.data.datasets.source import SPLITS, Plan, Source, SourceImage
+from nearshot.data.pickles import integers, load_pickle, pixels, texts
 from nearshot.data.readers import Files
 
 IMAGES_PER_CLASS = 600
+N_CLASSES = 100
 
 
 def plan_mini_imagenet(files: Files) -> Plan:
@@ -71,23 +74,25 @@ def _from_wnid_folders(files: Files) -> Plan:
 
 
 def _from_cache(files: Files, path: str) -> list[SourceImage]:
-    content = source.load_pickle(files.read(path), path)
-    pixels = content["image_data"]
+    content = load_pickle(files.read(path), path)
+    data = pixels(content["image_data"], (-1, -1, -1, 3), f"image_data in {path}")
     classes = content["class_dict"]
+    names = texts(list(classes), f"class_dict in {path}")
     images = []
-    for name in sorted(classes):
-        images += [SourceImage(name, f"{name}/{i}", pixels[i].copy) for i in classes[name]]
+    for name, rows in sorted(zip(names, classes.values(), strict=True), key=itemgetter(0)):
+        indices = integers(rows, f"class_dict in {path}", below=len(data)).tolist()
+        images += [SourceImage(name, f"{name}/{i}", data[i].copy) for i in indices]
     return images
 
 
 def _from_category_split(files: Files, path: str) -> list[SourceImage]:
-    content = source.load_pickle(files.read(path), path)
-    pixels = content["data"]
-    labels = np.asarray(content["labels"])
+    content = load_pickle(files.read(path), path)
+    data = pixels(content["data"], (-1, -1, -1, 3), f"data in {path}")
+    labels = integers(content["labels"], f"labels in {path}", below=N_CLASSES)
     images = []
     for i in np.argsort(labels, kind="stable").tolist():
-        class_name = f"category {int(labels[i]):03}"
-        images.append(SourceImage(class_name, f"{path}/{i}", pixels[i].copy))
+        class_name = f"category {labels[i]:03}"
+        images.append(SourceImage(class_name, f"{path}/{i}", data[i].copy))
     return images
 
 

@@ -1,39 +1,20 @@
 """What the datasets share: images before they are read, plans of splits, and common layouts."""
 
-import _codecs
-import collections
 import csv
-import io
-import pickle
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from importlib.resources import files as package_files
 from pathlib import PurePosixPath
-from typing import Any, NamedTuple
-
-import numpy as np
-from numpy._core import multiarray, numeric
+from typing import NamedTuple
 
 from nearshot.data.downloads import Download
 from nearshot.data.images import Pixels
 from nearshot.data.readers import Files, is_image
 from nearshot.errors import FileFormatError
-from nearshot.text import counted, format_list
+from nearshot.text import counted, format_list, printable
 
 SPLITS = ("train", "val", "test")
-# All that the datasets' pickles need beyond plain containers, strings and numbers: NumPy arrays,
-# and the bytes of Python 2's and 3's protocols. Each of these only builds a value.
-ALLOWED: dict[tuple[str, str], Any] = {
-    ("numpy", "ndarray"): np.ndarray,
-    ("numpy", "dtype"): np.dtype,
-    ("_codecs", "encode"): _codecs.encode,
-    ("collections", "OrderedDict"): collections.OrderedDict,
-}
-for package in ("numpy.core", "numpy._core"):
-    ALLOWED[f"{package}.multiarray", "_reconstruct"] = multiarray._reconstruct
-    ALLOWED[f"{package}.multiarray", "scalar"] = multiarray.scalar
-    ALLOWED[f"{package}.numeric", "_frombuffer"] = numeric._frombuffer  # type: ignore[attr-defined]
 
 
 @dataclass(frozen=True)
@@ -140,31 +121,6 @@ def paths_by_name(files: Files) -> dict[str, str]:
     return {PurePosixPath(path).name: path for path in files.members}
 
 
-class _Unpickler(pickle.Unpickler):
-    def find_class(self, module: str, name: str) -> Any:
-        if (module, name) not in ALLOWED:
-            raise FileFormatError(
-                f"asks for {module}.{name}, which no dataset needs. It was not run"
-            )
-        return ALLOWED[module, name]
-
-
-def load_pickle(data: bytes, name: str) -> Any:
-    """Load a pickle of containers, strings, numbers and NumPy arrays.
-
-    Anything else is refused and not run.
-    """
-    try:
-        # latin1 keeps every byte of Python 2's strings.
-        return _Unpickler(io.BytesIO(data), encoding="latin1").load()
-    except FileFormatError as error:
-        raise FileFormatError(f"{name} {error}; do not trust the file.") from None
-    except Exception as error:  # a damaged pickle can raise anything
-        raise FileFormatError(
-            f"{name} is damaged, or not a pickle: {type(error).__name__} {error}."
-        ) from error
-
-
 class TableRow(NamedTuple):
     """A line of a table of images."""
 
@@ -178,7 +134,11 @@ def read_table(
 ) -> Iterator[TableRow]:
     """Yield the rows of a CSV file; `path_of` finds the path of a listed file."""
     lines = files.read(table).decode("utf-8-sig").splitlines()
-    for number, row in enumerate(csv.DictReader(lines), 2):
+    try:
+        rows = list(csv.DictReader(lines))
+    except csv.Error as error:
+        raise FileFormatError(f"{table} in {files.label} is no table: {error}.") from error
+    for number, row in enumerate(rows, 2):
         file = row.get("file") or row.get("filename")
         label = row.get("label")
         line = f"Line {number} of {table} in {files.label}"
@@ -187,7 +147,7 @@ def read_table(
         path = path_of(file)
         if path is None or not is_image(path):
             raise FileFormatError(f"{line} lists {file!r}, which is no image in it.")
-        yield TableRow(file, path, label)
+        yield TableRow(printable(file), path, printable(label))
 
 
 def source_image(files: Files, path: str, class_name: str, name: str | None = None) -> SourceImage:

@@ -4,7 +4,10 @@ import numpy as np
 
 from nearshot.data.datasets import source
 from nearshot.data.datasets.source import SPLITS, Plan, Source, SourceImage
+from nearshot.data.pickles import integers, load_pickle, pixels, texts
 from nearshot.data.readers import Files
+
+N_CLASSES = 608
 
 
 def plan_tiered_imagenet(files: Files) -> Plan:
@@ -24,18 +27,20 @@ def plan_tiered_imagenet(files: Files) -> Plan:
 
 
 def _from_pickles(files: Files, images_path: str, labels_path: str) -> list[SourceImage]:
-    pngs = source.load_pickle(files.read(images_path), images_path)
-    content = source.load_pickle(files.read(labels_path), labels_path)
-    labels = np.asarray(content["label_specific"]).astype(np.int64)
-    class_names = content.get("label_specific_str")
+    pngs = load_pickle(files.read(images_path), images_path)
+    content = load_pickle(files.read(labels_path), labels_path)
+    class_names = [f"class {label:03}" for label in range(N_CLASSES)]
+    if content.get("label_specific_str") is not None:
+        class_names = texts(content["label_specific_str"], f"label_specific_str in {labels_path}")
+    labels = integers(
+        content["label_specific"], f"label_specific in {labels_path}", below=len(class_names)
+    )
     images = []
     for i in np.argsort(labels, kind="stable").tolist():
-        class_name = f"class {labels[i]:03}"
-        if class_names is not None:
-            class_name = str(class_names[labels[i]])
-        # An encoded image, kept as an array of its bytes.
-        png = np.asarray(pngs[i], dtype=np.uint8)
-        images.append(SourceImage(class_name, f"{images_path}/{i}", png.tobytes))
+        # An encoded image, kept as an array of its bytes: (n,) or (n, 1).
+        png = pngs[i].reshape(-1)
+        png = pixels(png, (-1,), f"Image {i} in {images_path}")
+        images.append(SourceImage(class_names[labels[i]], f"{images_path}/{i}", png.tobytes))
     return images
 
 
