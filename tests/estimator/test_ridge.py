@@ -1,4 +1,4 @@
-"""Leave-one-out of ridge regression in closed form."""
+"""Leave-one-out of ridge regression on many images."""
 
 from dataclasses import replace
 
@@ -7,8 +7,13 @@ import torch
 from tests import reference
 from tests.helpers.supports import random_support
 
+from nearshot.estimator import leave_one_out
 from nearshot.estimator.groups import Groups
-from nearshot.estimator.leave_one_out import leave_one_out_rounds
+from nearshot.estimator.leave_one_out import (
+    MAX_REFITTED,
+    held_out_scores,
+    leave_one_out_rounds,
+)
 from nearshot.estimator.ridge import HeldOutRidge
 
 N_CLASSES = 4
@@ -43,3 +48,23 @@ def test_held_out_scores_against_fits_to_the_kept_images(dim: int) -> None:
             )
             n_tested += 1
     assert n_tested == 10
+
+
+# With uneven classes a fit weighs the kept images anew. With even ones only the penalty differs.
+@pytest.mark.parametrize(
+    ("sizes", "tolerance"), [([2, 3, 60, 100], 1e-9), ([1, 30, 100], 1e-9), ([45, 45, 45], 5e-3)]
+)
+@pytest.mark.parametrize("dim", [5, 300])
+def test_many_images_are_scored_as_if_refitted_in_each_round(
+    sizes: list[int], tolerance: float, dim: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    support = random_support(sizes, 1, dim=dim)
+    assert len(support.codes) > MAX_REFITTED
+    held_out = held_out_scores(support, "ridge")
+    monkeypatch.setattr(leave_one_out, "MAX_REFITTED", len(support.codes))
+    refitted = held_out_scores(support, "ridge")
+    assert held_out.images.tolist() == refitted.images.tolist()
+    scale = refitted.scores.abs().max()
+    torch.testing.assert_close(
+        held_out.scores, refitted.scores, atol=float(tolerance * scale), rtol=0
+    )

@@ -168,7 +168,9 @@ def held_out_scores(
     ridge: HeldOutRidge | ReweightedRidge | None = None
     max_tested = MAX_TESTED
     if find_classifier(classifier) is RIDGE and len(support.codes) > MAX_REFITTED:
-        ridge = HeldOutRidge(support) if groups.are_single else ReweightedRidge(support)
+        # Single images of equally large classes: each class loses the same share of its images.
+        is_even = groups.are_single and int(support.counts.min()) == int(support.counts.max())
+        ridge = HeldOutRidge(support) if is_even else ReweightedRidge(support)
         max_tested = len(support.codes)
     scores = [support.features.new_zeros(0, support.n_classes)]
     images = [support.codes[:0]]

@@ -63,8 +63,8 @@ class HeldOutRidge:
 class ReweightedRidge:
     """A ridge regression that is fitted to the kept images of each round.
 
-    Classes that lose different fractions of their images, as with groups, would not count equally
-    with the weights of the whole support set. So the kept images are weighed anew, as
+    Classes that lose different shares of their images, as uneven classes and groups do, would not
+    count equally with the weights of the whole support set. So the kept images are weighed anew, as
     `ridge_problem` does. All fits share what takes longest: the products of the images, or of the
     dimensions of each class, whichever are the smaller system.
     """
