@@ -266,6 +266,23 @@ def test_bursts_are_not_taken_for_accuracy(classifier: Any) -> None:
     assert -0.1 < np.mean(differences) < 0.05
 
 
+@pytest.mark.parametrize("classifier", ["ridge", "centroid"])
+def test_bursts_do_not_make_new_photos_novel(classifier: str) -> None:
+    """Held out alone, a photo is close to its copies, and photos of other things seem novel."""
+    rejected_alone = []
+    rejected = []
+    for seed in range(30):
+        drawn = clouds(seed, n_shot=3, spread=1.1, n_query=40)
+        features = bursts(drawn.support, 4, 0.2, seed)
+        labels = np.repeat(drawn.labels, 4)
+        model = FewShotClassifier(classifier=classifier, reject_rate=0.05).fit(features, labels)
+        rejected_alone.append((model.predict(drawn.query) == "none of these").mean())
+        model.fit(features, labels, groups=np.repeat(np.arange(15), 4))
+        rejected.append((model.predict(drawn.query) == "none of these").mean())
+    assert np.mean(rejected_alone) > 0.2
+    assert np.mean(rejected) < 0.1
+
+
 def photographs(n_things: int, n_copies: int) -> tuple[Any, Any]:
     """Return images of things of two classes, each in several brightnesses, and their labels."""
     images = []

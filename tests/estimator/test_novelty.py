@@ -98,6 +98,16 @@ def test_the_threshold_against_learning_image_by_image(values: list[float], rate
     assert threshold == pytest.approx(max(expected, 0.0) ** 3, rel=1e-6, abs=1e-9)
 
 
+@pytest.mark.parametrize("n_copies", [2, 3])
+def test_copies_that_share_a_vote_leave_the_threshold_unchanged(n_copies: int) -> None:
+    values = torch.tensor([0.3, 1.1, 0.7, 2.0], dtype=torch.float64)
+    copies = values.repeat_interleave(n_copies)
+    votes = torch.full_like(copies, 1 / n_copies)
+    threshold = choose_threshold(values, 0.2)  # its quantile is one of the values
+    assert choose_threshold(copies, 0.2, votes=votes) == pytest.approx(threshold)
+    assert choose_threshold(copies, 0.2) != pytest.approx(threshold, rel=0.01)
+
+
 def test_the_reject_label_may_be_a_string_among_numbers() -> None:
     drawn = clouds(2)
     model = FewShotClassifier(reject_rate=0.1).fit(drawn.support, np.repeat(np.arange(5), 5))
@@ -146,7 +156,7 @@ def test_the_novelty_of_ridge_regression_counts_its_score() -> None:
         for code in range(5):
             score = max(reference.ridge_scores(kept, support[code, number]))
             held_out.append(float(by_distance[code, number]) * math.exp(2 * (0.5 - score)))
-    threshold = choose_threshold(torch.tensor(held_out), 0.1, TYPICAL_BY_SCORE)
+    threshold = choose_threshold(torch.tensor(held_out), 0.1, typical=TYPICAL_BY_SCORE)
     assert ridge.threshold_ == pytest.approx(threshold, rel=1e-5)
 
 

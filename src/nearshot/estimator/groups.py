@@ -83,6 +83,11 @@ class Groups:
         """The number of groups that each class has a part of, (class,)."""
         return torch.bincount(self.class_of_part, minlength=self.n_classes)
 
+    def votes(self, images: Tensor) -> Tensor:
+        """Return how much each of some images counts, (image,): they share the vote of a part."""
+        parts = self.parts[images]
+        return 1 / torch.bincount(parts)[parts].double()
+
     @property
     def look_alike_classes(self) -> Tensor:
         """The classes of several images that are one group, (class,)."""

@@ -192,15 +192,13 @@ def held_out_scores(
         n_kept = torch.bincount(groups.class_of_part[kept_parts], minlength=groups.n_classes)
         n_known.append(n_kept[support.codes[tested]])
     all_images = torch.cat(images)
-    parts = groups.parts[all_images]
-    n_tested_of_part = torch.bincount(parts, minlength=len(groups.part_sizes))
     return HeldOutScores(
         scores=torch.cat(scores),
         codes=support.codes[all_images],
         images=all_images,
         rounds=torch.cat(rounds),
         n_known=torch.cat(n_known),
-        votes=1 / n_tested_of_part[parts].to(support.features),
+        votes=groups.votes(all_images),
     )
 
 

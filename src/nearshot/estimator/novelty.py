@@ -19,12 +19,13 @@ images. A handful of images has no 1 % quantile. Their cube roots, which are nea
 squared distances (Wilson and Hilferty), are therefore modelled as normal, with a prior worth a few
 images. The threshold is the predictive quantile (Student's t). The more images lie beyond the
 quantile, the more the empirical quantile counts. `benchmarks/estimator.py` measures the rate that
-is reached.
+is reached. Images of a group are held out together and share one vote.
 """
 
 import math
 from typing import NamedTuple
 
+import numpy as np
 import scipy.stats
 import torch
 from torch import Tensor
@@ -81,29 +82,42 @@ def weigh_by_score(novelty: Tensor, scores: Tensor) -> Tensor:
     return novelty * (SHARPNESS * (0.5 - scores.amax(1))).exp()
 
 
+def held_out_images(support: Support, groups: Groups) -> Tensor:
+    """Return the images whose novelty can be asked while their group is held out, (image,).
+
+    Each class needs another group. If there is no distance between classes, two images of a class
+    have to remain.
+    """
+    n_groups = int(groups.numbers.max()) + 1
+    is_alone = groups.counts[groups.class_of_part] == 1  # (part,)
+    is_removable = torch.ones(n_groups, dtype=torch.bool)
+    is_removable[groups.group_of_part[is_alone]] = False
+    if support.between is None:
+        is_removable &= _freedom_without(support, groups) >= 1
+    return is_removable[groups.numbers].nonzero()[:, 0]
+
+
+def _freedom_without(support: Support, groups: Groups) -> Tensor:
+    """Return the degrees of freedom within classes without each group, (group,)."""
+    return len(support.codes) - torch.bincount(groups.numbers).double() - support.n_classes
+
+
 def held_out_novelties(
     support: Support, images: Tensor | None = None, groups: Groups | None = None
 ) -> Tensor:
     """Return the novelty by distance that each support image would have if it were new, (image,).
 
     An image is held out with its group. `images` are indices of images whose group can be held out;
-    by default all of these. Skipped are images of a single class of which a single other image
-    would remain.
+    by default `held_out_images`.
     """
     if groups is None:
         groups = Groups.singles(support.codes, support.n_classes)
+    if images is None:
+        images = held_out_images(support, groups)
     counts = support.counts.double()
     parts = _held_out_parts(support, groups)
     n_groups = int(groups.numbers.max()) + 1
-    is_alone = groups.counts[groups.class_of_part] == 1  # (part,)
-    is_removable = torch.ones(n_groups, dtype=torch.bool)
-    is_removable[groups.group_of_part[is_alone]] = False
-    size_of_group = torch.bincount(groups.numbers)
-    freedom = counts.sum() - size_of_group - support.n_classes  # (group,) without it
-    if images is None:
-        images = is_removable[groups.numbers].nonzero()[:, 0]
-    if support.between is None:
-        images = images[freedom[groups.numbers[images]] >= 1]
+    freedom = _freedom_without(support, groups)  # (group,)
     if len(images) == 0:
         return support.features.new_zeros(0)
     squares = support.class_sums(support.residuals)  # (class,)
@@ -170,22 +184,31 @@ def _pairs(numbers: Tensor, group_of_part: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def choose_threshold(
-    held_out: Tensor, rate: float, typical: tuple[float, float] = TYPICAL_BY_DISTANCE
+    held_out: Tensor,
+    rate: float,
+    *,
+    votes: Tensor | None = None,
+    typical: tuple[float, float] = TYPICAL_BY_DISTANCE,
 ) -> float:
     """Return the novelty above which an image is rejected, for a rate of false rejections.
 
-    `held_out` are the novelties of held-out support images, (image,), and may be empty; `rate` is a
-    fraction, such as 0.05. `typical` are the mean and the standard deviation to expect of the cube
-    roots of novelties.
+    Args:
+        held_out: (image,) the novelties of held-out support images; there may be none.
+        rate: a fraction, such as 0.05.
+        votes: (image,) how much each image counts, by default 1.
+        typical: the mean and the standard deviation to expect of the cube roots of novelties.
     """
     typical_root, typical_deviation = typical
     roots = held_out.pow(1 / 3)
-    n = len(roots)
-    mean = (WEIGHT_OF_MEAN * typical_root + float(roots.sum())) / (WEIGHT_OF_MEAN + n)
+    if votes is None:
+        votes = torch.ones_like(roots)
+    n = float(votes.sum())
+    mean = (WEIGHT_OF_MEAN * typical_root + float(votes @ roots)) / (WEIGHT_OF_MEAN + n)
     squares = WEIGHT_OF_DEVIATION * typical_deviation**2
     if n > 0:
-        around_own_mean = float((roots - roots.mean()).square().sum())
-        offset = float(roots.mean()) - typical_root
+        own_mean = float(votes @ roots) / n
+        around_own_mean = float(votes @ (roots - own_mean).square())
+        offset = own_mean - typical_root
         squares += around_own_mean + WEIGHT_OF_MEAN * n / (WEIGHT_OF_MEAN + n) * offset**2
     freedom = WEIGHT_OF_DEVIATION + n
     scale = math.sqrt(squares / freedom * (1 + 1 / (WEIGHT_OF_MEAN + n)))
@@ -195,10 +218,22 @@ def choose_threshold(
     else:
         predictive = mean + scale * float(scipy.stats.t.ppf(1 - rate, freedom))
         # A fraction `rate` of new images exceeds this quantile of the held-out ones.
-        empirical = float(roots.quantile(min((n + 1) * (1 - rate) / n, 1.0)))
+        empirical = _quantile(roots, votes, (n + 1) * (1 - rate) / n)
         trust = n * rate / (n * rate + 1)
         root = predictive + trust * (empirical - predictive)
     return max(0.0, root) ** 3
+
+
+def _quantile(values: Tensor, votes: Tensor, fraction: float) -> float:
+    """Return a quantile of values that count by their votes.
+
+    Each value is in the middle of its votes, with linear interpolation between them. With votes of
+    1 that is NumPy's quantile.
+    """
+    order = values.argsort()
+    positions = votes[order].cumsum(0) - votes[order] / 2 - 0.5
+    position = fraction * (float(votes.sum()) - 1)
+    return float(np.interp(position, positions.numpy(), values[order].numpy()))
 
 
 def _shrunk_variances(

@@ -32,6 +32,7 @@ from nearshot.estimator.novelty import (
     TYPICAL_BY_SCORE,
     choose_threshold,
     class_variances,
+    held_out_images,
     held_out_novelties,
     novelties,
     weigh_by_score,
@@ -286,12 +287,22 @@ def _find_threshold(state: FittedState) -> float:
     rate = state.settings.reject_rate
     if rate == 0:
         return math.inf
-    if state.settings.definition is RIDGE and len(state.classes) > 1:
-        by_distance = held_out_novelties(state.support, state.held_out.images, state.groups)
-        scores = state.held_out.scores * _typical_temperature(state)
-        return choose_threshold(weigh_by_score(by_distance, scores), float(rate), TYPICAL_BY_SCORE)
-    by_distance = held_out_novelties(state.support, groups=state.groups)
-    return choose_threshold(by_distance, float(rate))
+    support = state.support
+    if state.settings.definition is RIDGE and support.between is not None:
+        held_out = state.held_out
+        by_distance = held_out_novelties(support, held_out.images, state.groups)
+        return choose_threshold(
+            weigh_by_score(by_distance, held_out.scores * _typical_temperature(state)),
+            float(rate),
+            votes=held_out.votes,
+            typical=TYPICAL_BY_SCORE,
+        )
+    images = held_out_images(support, state.groups)
+    return choose_threshold(
+        held_out_novelties(support, images, state.groups),
+        float(rate),
+        votes=state.groups.votes(images),
+    )
 
 
 def _typical_temperature(state: FittedState) -> float:
