@@ -146,7 +146,7 @@ def write_json(
     `atomic_write`. Bytes of a file name that are not UTF-8 are escaped, and come back.
     """
     if checksum:
-        content = {**content, CHECKSUM: _json_checksum(content)}
+        content = {**content, CHECKSUM: json_checksum(content)}
     if compact:
         text = json.dumps(content, ensure_ascii=False, separators=(",", ":"))
     else:
@@ -164,14 +164,15 @@ def read_json(path: str | Path) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise FileFormatError(f"{path} is damaged: it must hold a JSON object.")
     checksum = content.pop(CHECKSUM, None)
-    if checksum is not None and checksum != _json_checksum(content):
+    if checksum is not None and checksum != json_checksum(content):
         raise FileFormatError(
             f"{path} is damaged: it has changed since it was written. Restore it, or make it again."
         )
     return content
 
 
-def _json_checksum(content: Mapping[str, Any]) -> str:
+def json_checksum(content: Mapping[str, Any]) -> str:
+    """Return the checksum of a JSON object, whatever the order of its names."""
     return f"{zlib.crc32(json.dumps(content, sort_keys=True).encode()):08x}"
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from nearshot.app.label_table import plain_cell
 from nearshot.app.page_state import photo_answers
 from nearshot.app.session import Session
 from nearshot.estimator import export_onnx
@@ -31,14 +32,14 @@ def export_onnx_file(session: Session) -> bytes:
 
 
 def export_table(session: Session) -> bytes:
-    """Return a table of all photos as CSV."""
+    """Return a table of all photos as CSV, with paths relative to the project."""
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\r\n")
     writer.writerow(["photo", "label", "predicted", "confidence"])
     for answer in photo_answers(session):
         confidence = f"{answer.guess.confidence:.4f}" if answer.answer else ""
-        cells = [str(answer.photo.path), answer.label, answer.answer, confidence]
-        writer.writerow([_plain_cell(cell) for cell in cells])
+        cells = [Path(answer.photo.key).as_posix(), answer.label, answer.answer, confidence]
+        writer.writerow([plain_cell(cell) for cell in cells])
     # With a byte order mark, without which Excel misreads letters.
     return file.getvalue().encode("utf-8-sig")
 
@@ -49,12 +50,6 @@ EXPORTS: dict[str, Callable[[Session], bytes]] = {
     "photos.csv": export_table,
 }
 """Functions that return the content of a file to download, by its name."""
-
-
-def _plain_cell(text: str) -> str:
-    """Return text that no spreadsheet takes for a formula."""
-    text = text.encode(errors="backslashreplace").decode()
-    return f"'{text}" if text[:1] in ("=", "+", "-", "@", "\t", "\r") else text
 
 
 def copy_photos(session: Session, include_predicted: bool) -> dict[str, Any]:

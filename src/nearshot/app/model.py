@@ -82,7 +82,9 @@ def fit_model(
     `features` (dim,) and `labels` are by the identifiers of photos. `centre` is subtracted from
     features. `look_alike_cosine` is that of the backbone, `BackboneSpec.look_alike_cosine`.
     """
-    support = tuple(photo for photo in features if photo in labels)
+    support = tuple(
+        photo for photo in features if labels.get(photo, NONE_OF_THESE) != NONE_OF_THESE
+    )
     others = [photo for photo in features if photo not in labels]
     other_features = np.stack([features[photo] for photo in others]) if others else np.zeros((0, 1))
     if len(support) < 2:

@@ -1,9 +1,10 @@
 """What the page shows of a session, as JSON can hold it."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from nearshot.app.journal import Step
 from nearshot.app.model import Guess, Model
 from nearshot.app.project import Photo, Project
 from nearshot.app.session import Session
@@ -56,8 +57,18 @@ def page_state(session: Session) -> dict[str, Any]:
             "version": version,
             "title": readable(project.folder.name),
             "project": readable(str(project.folder)),
-            "classes": list(project.classes),
+            "classes": project.classes,
+            "slots": list(project.slots.values()),
             "photos": [_photo_row(answer, codes) for answer in photo_answers(session)],
+            "removed": [[photo.id, photo.name, photo.group] for photo in project.removed_photos],
+            "accepted": [photo.id for photo in present if photo.key in project.accepted],
+            "things": {
+                photo.id: project.things[photo.key]
+                for photo in present
+                if photo.key in project.things
+            },
+            "undo": _title(project.history.undo),
+            "redo": _title(project.history.redo),
             "n_done": sum(photo.id in session.features or photo.id in errors for photo in present),
             "errors": [[photo.id, errors[photo.id]] for photo in present if photo.id in errors],
             "next": [
@@ -76,6 +87,11 @@ def page_state(session: Session) -> dict[str, Any]:
             "can_export": model.classifier is not None,
             "failure": session.failure,
         }
+
+
+def _title(steps: Sequence[Step]) -> str:
+    """Return what undo or redo would do next; empty if there is nothing."""
+    return steps[-1].title if steps else ""
 
 
 def _photo_row(answer: PhotoAnswer, codes: Mapping[str, int]) -> list[str | int | float]:

@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from json import JSONDecodeError
 from pathlib import Path
-from typing import Any
 
 import anyio
 import uvicorn
@@ -24,9 +23,11 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from nearshot.app.changes import CHANGES
 from nearshot.app.exports import EXPORTS, copy_photos
+from nearshot.app.label_table import import_labels
 from nearshot.app.page_state import page_state
-from nearshot.app.project import Photo, Project
+from nearshot.app.project import Photo
 from nearshot.app.session import Session
 from nearshot.app.thumbnails import large_jpeg, smaller_jpeg, thumbnail_jpeg
 from nearshot.errors import NearshotError
@@ -133,6 +134,7 @@ class Server:
             Route("/api/state", self.state),
             Route("/api/photos/{id}", self.photo),
             Route("/api/photos", self.upload, methods=["PUT"]),
+            Route("/api/labels", self.import_labels, methods=["PUT"]),
             Route("/thumbnails/{id}.jpg", self.thumbnail),
             Route("/large/{id}.jpg", self.large),
             Route("/export/{name}", self.export),
@@ -184,22 +186,27 @@ class Server:
         with self.decoders:
             return _jpeg(large_jpeg(photo))
 
+    async def import_labels(self, request: Request) -> Response:
+        """Label photos by a table."""
+        data = await _body_of(request, "A table")
+        result = await anyio.to_thread.run_sync(
+            self.session.change, lambda project: import_labels(project, data)
+        )
+        return JSONResponse(asdict(result))
+
     async def upload(self, request: Request) -> Response:
         """Keep a photo, if it can be decoded."""
         name = request.query_params.get("name", "")
         group = request.query_params.get("group", "")
-        data = bytearray()
-        async for chunk in request.stream():
-            data += chunk
-            if len(data) > MAX_UPLOAD_BYTES:
-                raise HTTPException(413, f"A photo must be at most {MAX_UPLOAD_BYTES >> 20} MB.")
-        photo = await anyio.to_thread.run_sync(self._add_photo, bytes(data), name, group)
+        batch = request.query_params.get("batch", "")
+        data = await _body_of(request, "A photo")
+        photo = await anyio.to_thread.run_sync(self._add_photo, data, name, group, batch)
         return JSONResponse({"id": photo.id})
 
-    def _add_photo(self, data: bytes, name: str, group: str) -> Photo:
+    def _add_photo(self, data: bytes, name: str, group: str, batch: str) -> Photo:
         with self.decoders:
             smaller_jpeg(data, name, side=32)  # an error if it is no image
-        return self.session.change(lambda project: project.add_photo(data, name, group))
+        return self.session.change(lambda project: project.add_photo(data, name, group, batch))
 
     def export(self, request: Request) -> Response:
         """A file to download: the classifier, or a table of the photos."""
@@ -230,6 +237,16 @@ class Server:
         return self.session.project.find([request.path_params["id"]])[0]
 
 
+async def _body_of(request: Request, what: str) -> bytes:
+    """Return what was sent, up to a limit."""
+    data = bytearray()
+    async for chunk in request.stream():
+        data += chunk
+        if len(data) > MAX_UPLOAD_BYTES:
+            raise HTTPException(413, f"{what} must be at most {MAX_UPLOAD_BYTES >> 20} MB.")
+    return bytes(data)
+
+
 def _never() -> bool:
     return False
 
@@ -244,46 +261,6 @@ async def _answer_error(request: Request, error: Exception) -> Response:
     if isinstance(error, HTTPException):
         return JSONResponse({"error": error.detail}, error.status_code)
     return JSONResponse({"error": str(error)}, 400)
-
-
-def _set_label(project: Project, body: dict[str, Any]) -> None:
-    project.set_label(body["ids"], body["label"])
-
-
-def _set_removed(project: Project, body: dict[str, Any]) -> None:
-    project.set_removed(body["ids"], removed=body["removed"])
-
-
-def _confirm(project: Project, body: dict[str, Any]) -> None:
-    project.confirm(body["ids"])
-
-
-def _add_class(project: Project, body: dict[str, Any]) -> str:
-    return project.add_class(body["name"])
-
-
-def _rename_class(project: Project, body: dict[str, Any]) -> str:
-    return project.rename_class(body["name"], body["new_name"])
-
-
-def _remove_class(project: Project, body: dict[str, Any]) -> None:
-    project.remove_class(body["name"])
-
-
-def _label_by_folders(project: Project, body: dict[str, Any]) -> None:
-    project.label_by_folders()
-
-
-CHANGES: dict[str, Callable[[Project, dict[str, Any]], str | None]] = {
-    "label": _set_label,
-    "remove": _set_removed,
-    "confirm": _confirm,
-    "add-class": _add_class,
-    "rename-class": _rename_class,
-    "remove-class": _remove_class,
-    "label-by-folders": _label_by_folders,
-}
-"""Changes of the project by the last part of their address, each with the JSON of its request."""
 
 
 def make_server(session: Session, port: int) -> tuple[uvicorn.Server, str]:

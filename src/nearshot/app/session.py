@@ -118,7 +118,7 @@ class Session:
             for photo in self.project.present:
                 label = self.project.label_of(photo)
                 is_readable = photo.id not in self.errors and photo.path.is_file()
-                if label is not None and is_readable:
+                if label not in (None, NONE_OF_THESE) and is_readable:
                     paths.append(str(photo.path))
                     labels.append(label)
         if len(paths) < 2:
@@ -187,6 +187,7 @@ class Session:
         """Wait until photos or labels are to be processed; return None at the session's end."""
         with self.lock:
             self._is_working = False
+            self.project.sync()
             while not (self._is_ended or self._needs_fit or self._waiting_photos()):
                 self.lock.wait()
             if self._is_ended:
