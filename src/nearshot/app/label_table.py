@@ -106,8 +106,6 @@ def _photo_of(name: str, photos: dict[str, list[Photo]]) -> Photo | None:
     if not wanted:
         return None
     matches = [
-        photo
-        for photo in photos.get(wanted[-1], [])
-        if photo.path.parts[-len(wanted) :] == wanted
+        photo for photo in photos.get(wanted[-1], []) if photo.path.parts[-len(wanted) :] == wanted
     ]
     return matches[0] if len(matches) == 1 else None

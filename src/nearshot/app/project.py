@@ -70,12 +70,6 @@ class Project:
     Attributes:
         folder: the folder of the project.
         photos: all photos by their identifiers, in the order of their paths.
-        labels: the label of each labelled photo, by its key: a class, or `NONE_OF_THESE`.
-        confirmed: the keys of photos whose labels are right although they look wrong.
-        accepted: the keys of photos whose labels are answers that nobody looked at one by one.
-        things: the name of what a photo shows, by its key; photos of equal names show the same.
-        removed: the keys of photos that the user has taken out.
-        uploads: the keys of photos that were added on the page.
         history: what can be undone and redone.
     """
 
@@ -153,26 +147,32 @@ class Project:
 
     @property
     def labels(self) -> Mapping[str, str]:
+        """The label of each labelled photo, by its key: a class, or `NONE_OF_THESE`."""
         return self._fields["labels"]
 
     @property
     def confirmed(self) -> Mapping[str, bool]:
+        """The photos whose labels are right although they look wrong, by key."""
         return self._fields["confirmed"]
 
     @property
     def accepted(self) -> Mapping[str, bool]:
+        """The photos whose labels were accepted in bulk, by key."""
         return self._fields["accepted"]
 
     @property
     def things(self) -> Mapping[str, str]:
+        """What photos show, by key: those of equal names show the same thing."""
         return self._fields["things"]
 
     @property
     def removed(self) -> Mapping[str, bool]:
+        """The photos that the user has taken out, by key."""
         return self._fields["removed"]
 
     @property
     def uploads(self) -> Mapping[str, bool]:
+        """The photos that were added on the page, by key."""
         return self._fields["uploads"]
 
     @property
