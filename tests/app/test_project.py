@@ -3,7 +3,7 @@
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -225,7 +225,7 @@ class TestUndo:
         states = []
         with opened(tmp_path / "p", photos) as project:
             ant = ids_of(project, "ant0.png", "ant1.png")
-            actions = [
+            actions: list[Callable[[Project], object]] = [
                 lambda project: project.add_class("ant"),
                 lambda project: project.set_label(ant, "ant"),
                 lambda project: project.add_class("bee", ids_of(project, "bee0.png")),

@@ -35,8 +35,8 @@ def import_labels(project: Project, data: bytes) -> ImportResult:
     """Label the photos of a table that have no label, as one action."""
     rows = read_table(data)
     photos = defaultdict(list)
-    for photo in project.present:
-        photos[photo.name].append(photo)
+    for present in project.present:
+        photos[present.name].append(present)
     labels: dict[str, str] = {}
     missing = []
     n_kept = 0
