@@ -7,6 +7,8 @@ import json
 import mmap
 import os
 import secrets
+import shutil
+import stat
 import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
 
 DISK_IS_FULL = (errno.ENOSPC, errno.EDQUOT)
 HAS_NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP)
+MOST_BYTES = 1 << 30  # of a file that is read into memory
 # In the metadata of tensors, where the checksum is computed with zeros in its place, and in JSON.
 CHECKSUM = "crc32"
 NONE_YET = "0" * 8
@@ -188,6 +191,60 @@ def naming_a_full_disk(path: Path) -> Iterator[None]:
         raise
 
 
+def read_file(path: str | Path, *, most_bytes: int = MOST_BYTES) -> bytes:
+    """Return the content of a regular file.
+
+    Anything else is an `OSError`: reading a FIFO would wait forever, and a device has no end. So is
+    a file of more than `most_bytes`, and a path that no file can have.
+    """
+    try:
+        # O_NONBLOCK: to open a FIFO would wait for its writer.
+        flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+        descriptor = os.open(path, flags)
+    except ValueError as error:  # a NUL, or a letter that the file system cannot encode
+        raise OSError(errno.EINVAL, "no file can have this name", readable(str(path))) from error
+    with open(descriptor, "rb") as file:  # noqa: PTH123 (a descriptor)
+        status = os.fstat(descriptor)
+        if stat.S_ISDIR(status.st_mode):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+        if not stat.S_ISREG(status.st_mode):
+            raise OSError(errno.EINVAL, "it is not a regular file", str(path))
+        if status.st_size > most_bytes:
+            reason = f"its {status.st_size:,} bytes are over the limit of {most_bytes:,}"
+            raise OSError(errno.EFBIG, reason, str(path))
+        return file.read(most_bytes)
+
+
+def write_new_file(path: Path, data: bytes, *, times_of: Path | None = None) -> bool:
+    """Write a file under a name that is free; return False, and change nothing, if it is taken.
+
+    The file is complete or not there, also after a kill, where the file system has hard links. It
+    gets the times of the file `times_of`.
+    """
+    temporary = path.parent / f".{secrets.token_hex(8)}.partial"
+    try:
+        with naming_a_full_disk(path):
+            with temporary.open("xb") as file:
+                file.write(data)
+            if times_of is not None:
+                shutil.copystat(times_of, temporary)
+            try:
+                # A rename would replace a file that another process wrote meanwhile.
+                path.hardlink_to(temporary)
+            except FileExistsError:
+                return False
+            except OSError:  # a file system without links, such as FAT
+                try:
+                    path.open("xb").close()
+                except FileExistsError:
+                    return False
+                temporary.replace(path)
+        return True
+    finally:
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
+
+
 def append_line(path: Path, line: str) -> None:
     """Append a line to a text file."""
     with naming_a_full_disk(path), path.open("a") as file:
@@ -206,6 +263,31 @@ def readable(text: str) -> str:
         # A surrogate that does not stand for a byte.
         content = text.encode(errors="backslashreplace")
     return content.decode(errors="backslashreplace")
+
+
+@contextmanager
+def folder_lock(folder: Path) -> Iterator[None]:
+    """Hold the lock of a folder, for which others wait. Where there are no locks, nobody waits.
+
+    On POSIX systems the folder itself is locked, so that no file of a lock is left in it.
+    """
+    try:
+        import fcntl  # noqa: PLC0415 (not on Windows)
+    except ImportError:
+        lock = FileLock(folder / ".lock")
+        lock.acquire(wait=True)
+        try:
+            yield
+        finally:
+            lock.release(remove=True)
+        return
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        with suppress(OSError):  # a file system without locks
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 class FileLock:

@@ -5,7 +5,7 @@ import io
 from nearshot.app.project import Photo, Project
 from nearshot.data.images import decode
 from nearshot.errors import InputError
-from nearshot.io import atomic_write
+from nearshot.io import atomic_write, read_file
 
 THUMBNAIL_SIDE = 320
 LARGE_SIDE = 1600
@@ -45,7 +45,7 @@ def thumbnail_jpeg(project: Project, photo: Photo) -> bytes:
 
 def _read(photo: Photo) -> bytes:
     try:
-        return photo.path.read_bytes()
+        return read_file(photo.path)
     except OSError as error:
         raise _unreadable(photo, error) from error
 

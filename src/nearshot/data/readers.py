@@ -23,6 +23,7 @@ from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
 from nearshot.errors import FileFormatError, InputError
+from nearshot.io import read_file
 from nearshot.text import printable
 
 __all__ = ["Files", "open_files"]
@@ -235,9 +236,9 @@ def _member_of_file(file: Path) -> Member:
     try:
         status = file.stat()
     except OSError:  # reading it gives the error
-        return Member(file.read_bytes, 0, "unreadable")
+        return Member(partial(read_file, file), 0, "unreadable")
     stamp = f"{status.st_size} {status.st_mtime_ns}"
-    return Member(file.read_bytes, status.st_size, stamp)
+    return Member(partial(read_file, file), status.st_size, stamp)
 
 
 def _open_zip(path: Path) -> Files:

@@ -6,7 +6,6 @@ No file is ever overwritten, and no name leads out of the folder.
 import hashlib
 import os
 import re
-import shutil
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -14,11 +13,13 @@ from itertools import count
 from pathlib import Path, PurePath
 
 from nearshot.errors import NearshotError
-from nearshot.io import atomic_write
+from nearshot.io import folder_lock, read_file, write_new_file
 from nearshot.text import counted, format_list
 
-MAX_NAME_LENGTH = 100
-FORBIDDEN = re.compile(r'[\x00-\x1f\x7f<>:"/\\|?*]')  # on some system
+MAX_NAME_LENGTH = 100  # in letters
+MAX_NAME_BYTES = 200  # most systems allow 255, and a number may follow
+# On some system. Of surrogates, only those that stand for a byte have a place in a name.
+FORBIDDEN = re.compile(r'[\x00-\x1f\x7f<>:"/\\|?*\ud800-\udc7f\udd00-\udfff]')
 RESERVED = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)(\.|$)", re.IGNORECASE)  # devices of Windows
 
 
@@ -56,9 +57,12 @@ def safe_name(text: str) -> str:
     """
     name = FORBIDDEN.sub("_", text).strip(". ")
     suffix = PurePath(name).suffix
-    if len(suffix) >= MAX_NAME_LENGTH:
+    if len(suffix.encode(errors="surrogateescape")) >= MAX_NAME_LENGTH:
         suffix = ""
-    name = name.removesuffix(suffix)[: MAX_NAME_LENGTH - len(suffix)] + suffix
+    stem = name.removesuffix(suffix)[: MAX_NAME_LENGTH - len(suffix)]
+    while len((stem + suffix).encode(errors="surrogateescape")) > MAX_NAME_BYTES:
+        stem = stem[:-1]
+    name = (stem + suffix).strip(". ")
     return f"_{name}" if not name or RESERVED.match(name) else name
 
 
@@ -94,7 +98,7 @@ def copy_into_classes(labelled_images: Iterable[tuple[Path, str]], folder: Path)
         try:
             class_folder = folder / folder_names[label]
             class_folder.mkdir(parents=True, exist_ok=True)
-            data = path.read_bytes()
+            data = read_file(path)
             is_new, copy = write_new(data, class_folder, path.name, times_of=path)
         except (OSError, NearshotError) as error:
             result.failures.append(f"{path}: {getattr(error, 'strerror', None) or error}")
@@ -110,7 +114,7 @@ def copy_into_classes(labelled_images: Iterable[tuple[Path, str]], folder: Path)
         with suppress(OSError):  # not a file, or locked
             if path.stat().st_size not in sizes:
                 continue
-            if hashlib.sha256(path.read_bytes()).digest() in digests:
+            if hashlib.sha256(read_file(path)).digest() in digests:
                 result.earlier.append(path)
     return result
 
@@ -123,16 +127,14 @@ def write_new(
     Return whether the file is new, and its path. A new file gets the times of the file `times_of`.
     """
     wanted = PurePath(safe_name(name))
-    for number in count(1):
-        path = folder / f"{_numbered(wanted.stem, number)}{wanted.suffix}"
-        if not os.path.lexists(path):
-            with atomic_write(path, durable=False) as file:
-                file.write(data)
-            if times_of is not None:
-                shutil.copystat(times_of, path)
-            return True, path
-        if path.is_file() and path.stat().st_size == len(data) and path.read_bytes() == data:
-            return False, path
+    with folder_lock(folder):  # otherwise two processes could copy one photo twice
+        for number in count(1):
+            path = folder / f"{_numbered(wanted.stem, number)}{wanted.suffix}"
+            is_taken = os.path.lexists(path)
+            if not is_taken and write_new_file(path, data, times_of=times_of):
+                return True, path
+            if path.is_file() and path.stat().st_size == len(data) and read_file(path) == data:
+                return False, path
     raise AssertionError("unreachable")
 
 

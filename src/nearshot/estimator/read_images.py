@@ -15,6 +15,8 @@ from torch import Tensor
 
 from nearshot.data.images import Interpolation, Pixels, decode, fit_to_square, upright_rgb
 from nearshot.errors import InputError, NearshotError
+from nearshot.io import read_file
+from nearshot.text import printable
 
 N_THREADS = 4
 N_IN_FLIGHT = 8  # a phone's photo takes a hundred megabytes while it is read
@@ -103,9 +105,10 @@ def read_image(image: Any, name: str) -> ImageContent:
 
 def _read_file(path: Path, name: str) -> ImageContent:
     try:
-        data = path.expanduser().read_bytes()
-    except OSError as error:
-        raise InputError(f"{name} cannot be read: {error.strerror}.") from error
+        data = read_file(path.expanduser())
+    except (OSError, RuntimeError) as error:  # the latter of an unknown user's home, ~user
+        reason = getattr(error, "strerror", None) or error
+        raise InputError(f"{printable(name)} cannot be read: {reason}.") from error
 
     def decode_file(least_pixels: int) -> Image.Image:
         return decode(data, name, shrink_to=least_pixels)
