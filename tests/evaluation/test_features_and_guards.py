@@ -2,6 +2,7 @@
 
 import functools
 import pickle
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from nearshot.evaluation import (
     check_distinct_content,
     check_unseen_classes,
     embed,
+    evaluate_features,
     load_features,
     sample_episodes,
     save_features,
@@ -69,6 +71,40 @@ def test_a_network_left_in_training_mode_is_refused(backbone: Any) -> None:
     )
     with pytest.raises(LeakError, match="batch norm '1' keeps no running statistics"):
         embed(network.eval(), IMAGES)
+
+
+class Dropping(torch.nn.Module):
+    """A network whose batch norm, or dropout, works as in training."""
+
+    def __init__(self, layer: torch.nn.Module) -> None:
+        super().__init__()
+        self.layers = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(768, 8), layer)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        features: torch.Tensor = self.layers(images)
+        return features
+
+
+@pytest.mark.parametrize("layer", [torch.nn.BatchNorm1d(8), torch.nn.Dropout()])
+def test_a_network_in_training_mode_inside_a_function_is_noticed(layer: torch.nn.Module) -> None:
+    network = Dropping(layer)
+    with pytest.warns(UserWarning, match="differently.*network.eval()"):
+        embed(lambda images: 1 * network(images), IMAGES, batch_size=16)
+    network.eval()
+    embed(lambda images: 1 * network(images), IMAGES, batch_size=16)  # warnings are errors
+
+
+def test_training_classes_come_back_and_are_not_measured(tmp_path: Path) -> None:
+    path = tmp_path / "f.safetensors"
+    labels = torch.arange(3).repeat_interleave(20)
+    features = FeatureSet(torch.randn(60, 4), labels, class_names=("otter", "seal", "whale"))
+    save_features(features, path)
+    assert load_features(path).training_classes is None
+    evaluate_features(load_features(path), n_way=3, n_shot=1, n_episodes=5)
+    save_features(replace(features, training_classes=["seal", "fox"]), path)
+    assert load_features(path).training_classes == ("seal", "fox")
+    with pytest.raises(LeakError, match="'seal'"):
+        evaluate_features(load_features(path), n_way=3, n_shot=1, n_episodes=5)
 
 
 def test_features_come_back_from_their_file(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from functools import partial
 from itertools import product
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from tests import reference
@@ -17,6 +18,7 @@ from nearshot.errors import InputError, LeakError
 from nearshot.evaluation import (
     CLASSIFIERS,
     ClassAccuracy,
+    Classifier,
     Episodes,
     EvaluationSpec,
     FeatureSet,
@@ -169,6 +171,53 @@ def test_a_users_classifier_may_look_change_and_learn() -> None:
     theirs, another, ours = evaluate_many(FEATURES, LABELS, specs=specs, inductive=False)
     assert torch.equal(another.per_episode, ours.per_episode)
     assert (theirs.protocol.inductive, ours.protocol.inductive) == (False, True)
+
+
+def by_all_queries(support: Tensor, query: Tensor) -> Tensor:
+    """Nearest centroid, of queries from which their mean is subtracted."""
+    return nearest(
+        support - support.mean((1, 2), keepdim=True), query - query.mean(1, keepdim=True)
+    )
+
+
+def spread_scores(similarities: Tensor, class_sizes: Tensor) -> Tensor:
+    return similarities - similarities.mean(-2, keepdim=True)
+
+
+@pytest.mark.parametrize(
+    "classifier", [by_all_queries, Classifier("spread", spread_scores, prototypes=True)]
+)
+def test_a_classifier_that_looks_at_all_queries_is_recorded_as_such(classifier: Any) -> None:
+    """Whatever was said of it."""
+    settings: dict[str, Any] = {"n_shot": 2, "n_query": 4, "n_episodes": 20, "inductive": True}
+    with pytest.warns(UserWarning, match="without the other queries"):
+        accuracy = evaluate_features(FEATURES, LABELS, classifier=classifier, **settings)
+    assert not accuracy.protocol.inductive
+    with pytest.warns(UserWarning, match="without the other queries"):
+        adapted = evaluate_mahalanobis(
+            FEATURES, LABELS, loss=nca_loss, classifier=classifier, **settings
+        )
+    assert not adapted.protocol.inductive
+
+
+def test_numpy_features_are_measured_as_tensors_are() -> None:
+    settings: dict[str, Any] = {"n_shot": 2, "n_query": 4, "n_episodes": 20}
+    expected = evaluate_features(FEATURES, LABELS, centre=FEATURES.mean(0), **settings)
+    accuracy = evaluate_features(
+        FEATURES.numpy(), LABELS.numpy(), centre=FEATURES.mean(0).numpy(), **settings
+    )
+    assert torch.equal(accuracy.per_episode, expected.per_episode)
+    of_set = FeatureSet(FEATURES.numpy(), LABELS.numpy())  # type: ignore[arg-type]
+    assert torch.equal(of_set.features, FEATURES)
+    with pytest.raises(InputError, match="labels .*<U"):
+        evaluate_features(FEATURES, np.array(["cat"] * len(LABELS)), **settings)
+
+
+def test_a_single_spec_is_a_list_of_one() -> None:
+    spec = EvaluationSpec(n_episodes=10)
+    (alone,) = evaluate_many(FEATURES, LABELS, specs=spec)
+    (listed,) = evaluate_many(FEATURES, LABELS, specs=[spec])
+    assert torch.equal(alone.per_episode, listed.per_episode)
 
 
 def test_a_users_classifier_that_returns_nonsense() -> None:

@@ -23,6 +23,7 @@ OTHERS: dict[str, Any] = {
     "n_views": 2,
     "power": 0.5,
     "input_size": 84,
+    "max_images": 100,
     "n_way": 20,
     "n_shot": 1,
     "n_query": 10,

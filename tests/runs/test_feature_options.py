@@ -1,17 +1,19 @@
 """Views, powers and other input sizes of a trained run: features and centres against loops."""
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
 from tests.helpers.settings import TINY, change
 from tests.helpers.tiny import prepare_tiny
+from torch import Tensor
 
 from nearshot.data import Store
 from nearshot.data.augment import normalise_images, view_of
 from nearshot.errors import InputError
-from nearshot.evaluation import EvaluationSpec, evaluate_features
+from nearshot.evaluation import CLASSIFIERS, Classifier, EvaluationSpec, evaluate_features
 from nearshot.models import load_backbone
 from nearshot.runs import evaluate_run, evaluate_weights, open_run
 from nearshot.training import train
@@ -89,6 +91,24 @@ def test_results_are_of_their_options_and_say_so(trained: Path, data_dir: Path) 
     data = network.feature_set(run.store("test"), specs[-1])
     accuracy = evaluate_features(data, n_way=2, n_query=5, n_episodes=50)
     assert accuracy.mean == evaluations[-1].accuracy.mean
+
+
+def test_a_classifier_of_ones_own_is_measured_each_time(
+    trained: Path, data_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its name does not tell what it does."""
+    means = []
+    for sign in (1, -1):
+        own = Classifier("mine", partial(times, sign), prototypes=True)
+        monkeypatch.setitem(CLASSIFIERS, "mine", own)
+        spec = replace(PLAIN, classifier="mine")
+        (evaluation,) = evaluate_run(trained, spec, data_dir=data_dir)
+        means.append(evaluation.accuracy.mean)
+    assert means[0] > 50 > means[1]
+
+
+def times(sign: int, similarities: Tensor, class_sizes: Tensor) -> Tensor:
+    return sign * similarities
 
 
 def test_weights_alone_need_the_training_split_for_some(

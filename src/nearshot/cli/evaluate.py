@@ -1,6 +1,7 @@
 """`nearshot evaluate`."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -8,12 +9,15 @@ from typing import Annotated, Any
 import tyro
 from rich.console import Console
 from rich.table import Table
+from torch import Tensor
 
 from nearshot.cli._options import option
 from nearshot.devices import Precision
 from nearshot.episode_shape import ImagesByClass
-from nearshot.evaluation import EvaluationSpec
+from nearshot.errors import InputError
+from nearshot.evaluation import EvaluationSpec, load_features
 from nearshot.evaluation.classifiers import CLASSIFIERS, ClassifierOrName, classifier_name
+from nearshot.evaluation.features import is_features_file
 from nearshot.evaluation.fit import check_split, fit_episodes
 from nearshot.runs import (
     Evaluation,
@@ -24,6 +28,8 @@ from nearshot.runs import (
     open_run,
     open_weights,
 )
+from nearshot.runs.evaluate import evaluate_feature_file
+from nearshot.runs.network import rows_of
 from nearshot.text import counted, print_message
 
 HARDEST = 30  # how many classes are shown if there are more
@@ -54,22 +60,27 @@ SpecOptions = Annotated[
 
 @dataclass(frozen=True)
 class Evaluate:
-    """Measure the few-shot accuracy of a trained network, on classes that it was not trained on.
+    """Measure the few-shot accuracy of a network, on classes that it was not trained on.
 
     Where a split has too few classes or images for the default episodes, their settings are
-    lowered, with a message. Settings that you give are never changed.
+    lowered, with a message. Settings that you give are never changed. Features are kept on disk, so
+    that another classifier or number of shots takes seconds.
 
     Examples:
       nearshot evaluate runs/glyphs-nca
       nearshot evaluate runs/cifar-fs-nca --classifier centroid soft knn
       nearshot evaluate runs/glyphs-nca --split val --by-class
-      nearshot evaluate weights.safetensors --dataset omniglot --split test --json
+      nearshot evaluate efficientnet-lite0 --dataset ./my-photos
+      nearshot evaluate my_networks:resnet --dataset cifar-fs --normalisation imagenet
+      nearshot evaluate features.npz --n-shot 1 5 --json
     """
 
-    path: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="RUN|WEIGHTS")]
-    """A run's folder, a weights file, or a name such as resnet12-nca-cifar-fs. A run is measured
-    with the epoch that was best on the validation split, for each number of shots and classifier.
-    An unfinished run is measured with its best epoch so far."""
+    network: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="NETWORK")]
+    """A run's folder; a weights file, or a name such as resnet12-nca-cifar-fs, efficientnet-lite0
+    or timm:NAME; module:function, a function of yours that returns a torch.nn.Module; a .pt2 file
+    of torch.export (open those that you trust); or features, as .npz or .safetensors. A run is
+    measured with the epoch that was best on the validation split, for each number of shots and
+    classifier. An unfinished run is measured with its best epoch so far."""
     spec: SpecOptions
     n_shot: Annotated[tuple[int, ...] | None, option(f"1 5, {FITTED}", "INT [INT ...]")] = None
     """Support images per class; one or several numbers."""
@@ -88,6 +99,12 @@ class Evaluate:
     ] = None
     """Skip classes with fewer images. By default a few classes that are far smaller than the others
     are skipped, with a message that names them."""
+    normalisation: Annotated[
+        str | None,
+        option("that of the network; needed for module:function and .pt2", "NAME"),
+    ] = None
+    """How images are normalised for a network of yours: imagenet, or none for pixels from 0 to
+    1. In Python, evaluate_network takes any mean and standard deviation."""
     by_class: bool = False
     """Show the accuracy of each class, too, the hardest first."""
     data_dir: Annotated[Path | None, tyro.conf.arg(metavar="DIR")] = None
@@ -96,25 +113,14 @@ class Evaluate:
     """cpu or cuda; by default a GPU if there is one."""
     precision: Precision = "auto"
     """The precision of the network; auto is bfloat16 on a GPU, as in training."""
+    no_cache: tyro.conf.FlagCreatePairsOff[bool] = False
+    """Do not keep features on disk."""
     json: bool = False
     """Print JSON, with every episode's accuracy, instead of a table."""
 
     def run(self, console: Console) -> None:
         """Measure, and print a table or JSON."""
-        if self.path.is_dir():
-            run = open_run(
-                self.path,
-                data_dir=self.data_dir,
-                device=self.device,
-                precision=self.precision,
-                unfinished=True,
-            )
-            evaluations = evaluate_run(run, self._specs(run), by_class=self.by_class)
-        else:
-            weights = open_weights(
-                self.path, data_dir=self.data_dir, device=self.device, precision=self.precision
-            )
-            evaluations = evaluate_weights(weights, self._specs(weights), by_class=self.by_class)
+        evaluations = self._evaluations()
         if self.json:
             content = [_as_json(evaluation) for evaluation in evaluations]
             console.print(json.dumps(content, indent=2))
@@ -129,13 +135,58 @@ class Evaluate:
                 "so far. The finished run will be measured anew."
             )
 
-    def _specs(self, trained: TrainedRun | TrainedWeights) -> list[EvaluationSpec]:
-        """Return an evaluation for each number of shots and classifier."""
+    def _evaluations(self) -> list[Evaluation]:
+        """Measure what the argument names."""
+        if is_features_file(self.network):
+            return self._evaluate_features()
+        if Path(self.network).is_dir():
+            if self.normalisation is not None:
+                raise InputError("normalisation is that of the run. Leave it out.")
+            run = open_run(
+                self.network,
+                data_dir=self.data_dir,
+                device=self.device,
+                precision=self.precision,
+                unfinished=True,
+                cache=not self.no_cache,
+            )
+            return evaluate_run(run, self._specs_of(run), by_class=self.by_class)
+        weights = open_weights(
+            self.network,
+            normalisation=self.normalisation,
+            data_dir=self.data_dir,
+            device=self.device,
+            precision=self.precision,
+            cache=not self.no_cache,
+        )
+        return evaluate_weights(weights, self._specs_of(weights), by_class=self.by_class)
+
+    def _evaluate_features(self) -> list[Evaluation]:
+        """Measure the features of a file."""
+        for name in ("dataset", "side", "input_size", "max_images"):
+            if getattr(self.spec, name) is not None:
+                raise InputError(
+                    f"{name} has no effect on the features of {self.network}. Leave it out."
+                )
+        features = load_features(self.network)
+        split = features.split or self.spec.split
+        specs = self._specs(features.labels, features.class_names, split, "centroid")
+        return evaluate_feature_file(self.network, features, specs, by_class=self.by_class)
+
+    def _specs_of(self, trained: TrainedRun | TrainedWeights) -> list[EvaluationSpec]:
+        """Return the specs for the split of a trained network."""
         store = trained.store(self.spec.split, self.spec.dataset, self.spec.side)
-        check_split(self.spec.split, store.labels)
+        labels = store.labels[rows_of(store, self.spec.max_images)]
+        return self._specs(labels, store.class_names, self.spec.split, trained.classifier)
+
+    def _specs(
+        self, labels: Tensor, class_names: Sequence[str], split: str, classifier: str
+    ) -> list[EvaluationSpec]:
+        """Return an evaluation for each number of shots and classifier."""
+        check_split(split, labels)
         fitted = fit_episodes(
-            ImagesByClass(store.labels, store.class_names),
-            self.spec.split,
+            ImagesByClass(labels, class_names),
+            split,
             n_way=self.n_way,
             n_shot=self.n_shot,
             n_query=self.n_query,
@@ -145,14 +196,15 @@ class Evaluate:
             print_message(message)
         specs = []
         for n_shot in fitted.n_shot:
-            for classifier in self.classifier or (trained.classifier,):
+            for name in self.classifier or (classifier,):
                 spec = replace(
                     self.spec,
+                    split=split,
                     n_way=fitted.n_way,
                     n_shot=n_shot,
                     n_query=fitted.n_query,
                     least_images=fitted.least_images,
-                    classifier=classifier,
+                    classifier=name,
                 )
                 # An `EvaluationSpec` itself: an instance of another class does not equal one.
                 specs.append(EvaluationSpec.from_dict(spec.as_dict()))
@@ -187,7 +239,8 @@ def _title(evaluation: Evaluation) -> str:
     parts = [
         f"{evaluation.dataset}, {spec.split} split: {spec.n_way}-way "
         f"(chance {100 / spec.n_way:.4g} %), {counted(spec.n_query, 'query', 'queries')} a class, "
-        f"{spec.n_episodes:,} episodes, seed {spec.seed}, inductive"
+        f"{spec.n_episodes:,} episodes, seed {spec.seed}, "
+        + ("inductive" if evaluation.accuracy.protocol.inductive else "not inductive")
     ]
     if spec.layers:
         parts.append(f"features of layers {', '.join(map(str, spec.layers))}")
@@ -197,6 +250,8 @@ def _title(evaluation: Evaluation) -> str:
         parts.append(f"power {spec.power:g}")
     if spec.input_size is not None:
         parts.append(f"input size {spec.input_size}")
+    if spec.max_images is not None:
+        parts.append(f"at most {counted(spec.max_images, 'image')} of each class")
     protocol = evaluation.accuracy.protocol
     if not (protocol.centred and protocol.normalised):
         parts.append(protocol.features)

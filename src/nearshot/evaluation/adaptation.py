@@ -23,7 +23,7 @@ from nearshot.errors import InputError
 from nearshot.evaluation.classifiers import ClassifierOrName, classifier_name
 from nearshot.evaluation.engine import Tally, Task, prepared
 from nearshot.evaluation.episodes import EpisodeSource, digest_of
-from nearshot.evaluation.features import FeatureSet, as_feature_set
+from nearshot.evaluation.features import Array, FeatureSet, as_feature_set
 from nearshot.evaluation.leaks import check_evaluation_mode
 from nearshot.evaluation.spec import EvaluationSpec
 from nearshot.evaluation.statistics import Accuracy
@@ -175,8 +175,8 @@ def evaluate_fine_tuned(
 
 
 def evaluate_mahalanobis(
-    features: Tensor | FeatureSet,
-    labels: Tensor | None = None,
+    features: Array | FeatureSet,
+    labels: Array | None = None,
     *,
     loss: SupportLoss,
     optimiser: Adam | None = None,
@@ -300,6 +300,8 @@ def _evaluate(
         features = features_after(torch.cat([support, query], dim=1))
         support_features = features[:, : shape.n_support]
         by_way = support_features.unflatten(1, (shape.n_way, shape.n_shot))
+        if start == 0:
+            tally = tally.checked(by_way[:1], features[:1, shape.n_support :])
         n_correct = tally.count(by_way, features[:, shape.n_support :])
         tally.n_correct[start : start + at_once] = n_correct
     return task.accuracy(tally, digest_of(batches, shape.n_query), adapted)

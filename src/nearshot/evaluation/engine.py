@@ -9,6 +9,7 @@ built-in ones have fast paths in float32, which are as exact: an episode in whic
 equally near to within rounding, one in many, is answered again by the definition.
 """
 
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -28,6 +29,7 @@ from nearshot.evaluation.classifiers import (
     classifier_name,
     find_classifier,
     first_best,
+    is_built_in,
 )
 from nearshot.evaluation.episodes import Episodes, EpisodeSource, check_classes, digest_of
 from nearshot.evaluation.features import FeatureSet, prepare_features
@@ -48,6 +50,10 @@ EPISODES_FOR_PROGRESS = 50_000
 # Rounding errors of similarities stay under a third of this many units in the last place of 1: see
 # the tests.
 ROUNDING = 16
+# A classifier that is not built in answers about this many queries of the first episode alone, too.
+# Scores that differ by more than the tolerance depend on the other queries.
+QUERIES_ALONE = 5
+ALONE_TOLERANCE = 1e-3
 
 
 @dataclass(frozen=True, eq=False)
@@ -123,10 +129,41 @@ class Tally:
             )
         classify = find_classifier(spec.classifier, inductive)
         if isinstance(classify, Classifier):
-            inductive = True  # by definition
+            inductive = True  # `checked` verifies it
         device = task.data.features.device
         n_correct = torch.zeros(len(task.episodes), spec.n_way, dtype=torch.int32, device=device)
         return cls(spec, classify, bool(inductive), n_correct)
+
+    def checked(self, support: Tensor, query: Tensor) -> Self:
+        """Return the tally with `inductive` as it is for some episodes: features as for `count`.
+
+        A few queries are answered alone. If their scores differ from those among all queries, the
+        classifier looks at the others, whatever was said of it.
+        """
+        if not self.inductive or is_built_in(self.classify):
+            return self
+        support = support[:, :, : self.spec.n_shot]
+        with torch.no_grad():
+            together = self.classify(support.clone(), query.clone())
+            if together.shape[:2] != query.shape[:2]:
+                return self  # `count` refuses it
+            tolerance = ALONE_TOLERANCE * (1 + together.abs().amax())
+            step = max(1, query.shape[1] // QUERIES_ALONE)
+            for number in range(0, query.shape[1], step):
+                only = slice(number, number + 1)
+                alone = self.classify(support.clone(), query[:, only].clone())
+                # What all classes share, such as a normalisation, changes no answer.
+                difference = alone - together[:, only]
+                difference = difference - difference.mean(2, keepdim=True)
+                if difference.abs().amax() > tolerance:
+                    warnings.warn(
+                        f"The classifier {classifier_name(self.spec.classifier)!r} answers a query "
+                        "differently without the other queries, so the result says that it is not "
+                        "inductive.",
+                        stacklevel=4,
+                    )
+                    return replace(self, inductive=False)
+        return self
 
     @property
     def is_defined(self) -> bool:
@@ -169,6 +206,30 @@ class Preparation:
     is_fast: bool
 
 
+def begin_tallies(
+    task: Task, specs: Sequence[EvaluationSpec], *, inductive: bool | None
+) -> list[Tally]:
+    """Return tallies of features without answers, which know whether they are inductive."""
+    tallies = []
+    for spec in specs:
+        tally = Tally.begin(task, spec, inductive=inductive)
+        if not is_built_in(tally.classify):
+            tally = tally.checked(*_first_episode(task, tally))
+        tallies.append(tally)
+    return tallies
+
+
+def _first_episode(task: Task, tally: Tally) -> tuple[Tensor, Tensor]:
+    """Return the support and query features of the first episode, as the tally gets them."""
+    rows = _query_first(task.draw(0, 1), task.episodes.shape).to(task.data.features.device)
+    if tally.is_defined:
+        features = _prepared_exactly(task.data, tally.spec, rows)
+    else:
+        data = replace(task.data, features=task.data.features[rows.flatten()])
+        features = prepared(data, tally.spec).view(*rows.shape, -1)
+    return _support_and_query(features, task.episodes.shape)
+
+
 def answer(task: Task, tallies: Sequence[Tally]) -> str:
     """Answer all episodes, count in each tally, and return the digest of the episodes."""
     shape = task.episodes.shape
@@ -191,10 +252,8 @@ def answer(task: Task, tallies: Sequence[Tally]) -> str:
 
     def answer_batch(start: int) -> Tensor:
         drawn = task.draw(start, start + batch_size)
-        query = drawn[:, :, : shape.n_query].flatten(1)
-        support = drawn[:, :, shape.n_query :].flatten(1)
         with mode(), torch.autocast(device.type, enabled=False):
-            rows = torch.cat([query, support], dim=1).to(device)  # (episode, image)
+            rows = _query_first(drawn, shape).to(device)
             for answerer in answerers:
                 answerer.answer(rows, start)
         return drawn
@@ -345,6 +404,13 @@ def _prepared_exactly(data: FeatureSet, spec: EvaluationSpec, rows: Tensor) -> T
     """Return the features of `rows` (episode, image) prepared in float64, (episode, image, dim)."""
     features = data.features[rows.flatten()].double()
     return prepared(replace(data, features=features), spec).view(*rows.shape, -1)
+
+
+def _query_first(drawn: Tensor, shape: EpisodeShape) -> Tensor:
+    """Return the rows (episode, image) of episodes: queries of all ways, then their support."""
+    query = drawn[:, :, : shape.n_query].flatten(1)
+    support = drawn[:, :, shape.n_query :].flatten(1)
+    return torch.cat([query, support], dim=1)
 
 
 def _support_and_query(features: Tensor, shape: EpisodeShape) -> tuple[Tensor, Tensor]:

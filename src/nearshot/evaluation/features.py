@@ -1,11 +1,14 @@
 """Features: embedding, feature files, centring and normalising."""
 
 import json
+import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -17,11 +20,17 @@ from nearshot.io import read_tensors, write_tensors
 FORMAT = "nearshot-features"
 VERSION = "1"
 ARRAYS = ("features", "labels", "centre", "content")
+# How many images `embed` embeds a second time, and by how much their features may differ then,
+# relative to their length: bfloat16 and other batch sizes change less.
+N_REPEATED = 8
+LARGEST_CHANGE = 0.05
+
+Array = Tensor | npt.NDArray[Any]
 
 
 @dataclass(frozen=True, eq=False)
 class FeatureSet:
-    """The features of a dataset split.
+    """The features of a dataset split. NumPy arrays become tensors.
 
     Attributes:
         features: (image, dim) in any floating type.
@@ -45,12 +54,31 @@ class FeatureSet:
     content: Tensor | None = None
     training_classes: Sequence[str] | None = None
 
+    def __post_init__(self) -> None:
+        for name in ARRAYS:
+            value = getattr(self, name)
+            if value is not None:
+                object.__setattr__(self, name, as_tensor(value, name))
+
+
+def as_tensor(values: Array, name: str) -> Tensor:
+    """Return a tensor unchanged, and an array of numbers as a tensor; `name` is for messages."""
+    if isinstance(values, Tensor):
+        return values
+    array = np.asarray(values)
+    if array.dtype.kind not in "biuf":
+        raise InputError(
+            f"{name} must be a tensor or array of numbers (got {array.dtype}). Number the classes "
+            "from 0."
+        )
+    return torch.from_numpy(np.ascontiguousarray(array))
+
 
 def as_feature_set(
-    features: Tensor | FeatureSet,
-    labels: Tensor | None,
+    features: Array | FeatureSet,
+    labels: Array | None,
     *,
-    centre: Tensor | None = None,
+    centre: Array | None = None,
     split: str | None = None,
     fingerprint: str | None = None,
     training_classes: Sequence[str] | None = None,
@@ -59,13 +87,13 @@ def as_feature_set(
     if isinstance(features, FeatureSet):
         data = features
         if labels is not None:
-            data = replace(data, labels=labels)
+            data = replace(data, labels=as_tensor(labels, "labels"))
     elif labels is None:
         raise InputError("labels must be given, one per image, unless features is a FeatureSet.")
     else:
-        data = FeatureSet(features, labels)
+        data = FeatureSet(as_tensor(features, "features"), as_tensor(labels, "labels"))
     if centre is not None:
-        data = replace(data, centre=centre)
+        data = replace(data, centre=as_tensor(centre, "centre"))
     if split is not None:
         data = replace(data, split=split)
     if fingerprint is not None:
@@ -95,6 +123,9 @@ def embed(
 ) -> Tensor:
     """Embed images in batches, without gradients: (image, dim).
 
+    The first images are embedded again in a smaller batch. If their features change, as those of a
+    function that calls a network in training mode, there is a warning.
+
     Args:
         network: a network in evaluation mode, or any function of a batch of images.
             `backbone.multi_layer` gives the multi-layer features of Appendix G.
@@ -106,11 +137,32 @@ def embed(
     """
     check_evaluation_mode(network)
     features = []
+    batches: Iterable[Tensor] = images.split(batch_size) if isinstance(images, Tensor) else images
     with torch.inference_mode():
-        for batch in images.split(batch_size) if isinstance(images, Tensor) else images:
-            embedded = network(batch if device is None else batch.to(device))
+        for number, batch in enumerate(batches):
+            on_device = batch if device is None else batch.to(device)
+            embedded = network(on_device)
+            if number == 0:
+                _warn_if_changing(network, on_device, embedded)
             features.append(embedded.to(batch.device))
     return torch.cat(features)  # outside inference mode, so an ordinary tensor again
+
+
+def _warn_if_changing(
+    network: Callable[[Tensor], Tensor], images: Tensor, features: Tensor
+) -> None:
+    """Warn if the first images of a batch have other features without the rest of the batch."""
+    n_repeated = min(N_REPEATED, len(images) // 2)
+    if n_repeated == 0:
+        return
+    first = features[:n_repeated].double()
+    change = (network(images[:n_repeated]).double() - first).norm()
+    if change > LARGEST_CHANGE * first.norm():
+        warnings.warn(
+            "The network embeds the same images differently from one call to the next, as in "
+            "training mode (batch norm, dropout). Call network.eval() first.",
+            stacklevel=3,
+        )
 
 
 def power_transform(features: Tensor, power: float) -> Tensor:
@@ -189,8 +241,22 @@ def save_features(features: FeatureSet, path: str | Path) -> None:
         "split": features.split or "",
         "fingerprint": features.fingerprint or "",
     }
+    if features.training_classes is not None:
+        metadata["training_classes"] = json.dumps(list(features.training_classes))
     on_cpu = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     write_tensors(path, on_cpu, metadata)
+
+
+def is_features_file(path: str | Path) -> bool:
+    """Return whether a file has features, by its content or, for `.npz`, by its name."""
+    file = Path(path)
+    if not file.is_file() or file.suffix == ".npz":
+        return file.suffix == ".npz"
+    try:
+        metadata, _ = read_tensors(file)
+    except FileFormatError:
+        return False
+    return metadata.get("format") == FORMAT
 
 
 def load_features(path: str | Path) -> FeatureSet:
@@ -234,6 +300,9 @@ def _feature_set(
             f"{features.dtype} and shape {tuple(features.shape)}, and labels of type "
             f"{labels.dtype} and shape {tuple(labels.shape)})."
         )
+    training_classes = None
+    if "training_classes" in metadata:
+        training_classes = tuple(json.loads(metadata["training_classes"]))
     return FeatureSet(
         features,
         labels.long(),
@@ -242,6 +311,7 @@ def _feature_set(
         split=metadata.get("split") or None,
         fingerprint=metadata.get("fingerprint") or None,
         content=tensors.get("content"),
+        training_classes=training_classes,
     )
 
 

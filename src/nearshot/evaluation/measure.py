@@ -10,16 +10,16 @@ from torch import Tensor
 
 from nearshot.errors import InputError
 from nearshot.evaluation.classifiers import ClassifierOrName
-from nearshot.evaluation.engine import Tally, Task, answer
+from nearshot.evaluation.engine import Task, answer, begin_tallies
 from nearshot.evaluation.episodes import Episodes, EpisodeSource
-from nearshot.evaluation.features import FeatureSet, as_feature_set
+from nearshot.evaluation.features import Array, FeatureSet, as_feature_set
 from nearshot.evaluation.spec import EvaluationSpec
 from nearshot.evaluation.statistics import Accuracy, Protocol, interval, with_interval
 
 
 def evaluate_features(
-    features: Tensor | FeatureSet,
-    labels: Tensor | None = None,
+    features: Array | FeatureSet,
+    labels: Array | None = None,
     *,
     n_way: int = 5,
     n_shot: int = 5,
@@ -27,7 +27,7 @@ def evaluate_features(
     n_episodes: int = 10_000,
     seed: int = 0,
     classifier: ClassifierOrName = "centroid",
-    centre: Tensor | None = None,
+    centre: Array | None = None,
     centred: bool | None = None,
     normalise: bool = True,
     least_images: int = 1,
@@ -40,8 +40,8 @@ def evaluate_features(
     """Return the accuracy of a classifier on features, over episodes (Section 3.1).
 
     Args:
-        features: (image, dim) in any floating type, on any device; or a `FeatureSet`, which has its
-            own labels, centre, split, fingerprint and content.
+        features: (image, dim) in any floating type, on any device, or a NumPy array; or a
+            `FeatureSet`, which has its own labels, centre, split, fingerprint and content.
         labels: (image,) integers.
         n_way: the classes of an episode.
         n_shot: the support images of each class.
@@ -95,11 +95,11 @@ def evaluate_features(
 
 
 def evaluate_many(
-    features: Tensor | FeatureSet,
-    labels: Tensor | None = None,
+    features: Array | FeatureSet,
+    labels: Array | None = None,
     *,
-    specs: Sequence[EvaluationSpec],
-    centre: Tensor | None = None,
+    specs: EvaluationSpec | Sequence[EvaluationSpec],
+    centre: Array | None = None,
     training_classes: Sequence[str] | None = None,
     inductive: bool | None = None,
     split: str | None = None,
@@ -128,6 +128,8 @@ def evaluate_many(
         fingerprint=fingerprint,
         training_classes=training_classes,
     )
+    if isinstance(specs, EvaluationSpec):
+        specs = [specs]
     same_queries: dict[EvaluationSpec, list[int]] = {}
     for position, spec in enumerate(specs):
         same_queries.setdefault(spec.queries, []).append(position)
@@ -137,7 +139,7 @@ def evaluate_many(
         most_shots = max(together, key=lambda spec: spec.n_shot)
         source = EpisodeSource(data.labels, most_shots, data.class_names)
         task = Task(data, source, progress)
-        tallies = [Tally.begin(task, spec, inductive=inductive) for spec in together]
+        tallies = begin_tallies(task, together, inductive=inductive)
         digest = answer(task, tallies)
         for position, tally in zip(positions, tallies, strict=True):
             accuracies[position] = task.accuracy(tally, digest)
@@ -145,12 +147,12 @@ def evaluate_many(
 
 
 def evaluate_episodes(
-    features: Tensor | FeatureSet,
-    labels: Tensor | None = None,
+    features: Array | FeatureSet,
+    labels: Array | None = None,
     *,
     episodes: Episodes,
     classifier: ClassifierOrName = "centroid",
-    centre: Tensor | None = None,
+    centre: Array | None = None,
     centred: bool | None = None,
     normalise: bool = True,
     training_classes: Sequence[str] | None = None,
@@ -182,7 +184,7 @@ def evaluate_episodes(
         centred=centred,
         normalise=normalise,
     )
-    tally = Tally.begin(task, spec, inductive=inductive)
+    (tally,) = begin_tallies(task, [spec], inductive=inductive)
     return task.accuracy(tally, answer(task, [tally]))
 
 
@@ -216,8 +218,8 @@ class ClassAccuracy:
 
 
 def evaluate_classes(
-    features: Tensor | FeatureSet,
-    labels: Tensor | None = None,
+    features: Array | FeatureSet,
+    labels: Array | None = None,
     *,
     n_way: int = 5,
     n_shot: int = 5,
@@ -225,7 +227,7 @@ def evaluate_classes(
     n_episodes: int = 10_000,
     seed: int = 0,
     classifier: ClassifierOrName = "centroid",
-    centre: Tensor | None = None,
+    centre: Array | None = None,
     centred: bool | None = None,
     normalise: bool = True,
     least_images: int = 1,
@@ -273,7 +275,7 @@ def evaluate_with_classes(
     """Return the accuracy and that of each class, in one pass."""
     source = EpisodeSource(data.labels, spec, data.class_names)
     task = Task(data, source, progress)
-    tally = Tally.begin(task, spec, inductive=inductive)
+    (tally,) = begin_tallies(task, [spec], inductive=inductive)
     digest = answer(task, [tally])
     first_images = source.draw(0, spec.n_episodes)[:, :, 0]
     classes = data.labels.cpu()[first_images].flatten()  # (episode · way,)

@@ -18,7 +18,7 @@ class EvaluationSpec:
     """An evaluation: what a run makes of images, the episodes, and how they are answered.
 
     The defaults are the paper's (Section 3.1). Functions that are given features do not read the
-    fields about images, from `dataset` to `input_size`: those are for `nearshot.runs`.
+    fields about images, from `dataset` to `max_images`: those are for `nearshot.runs`.
     """
 
     dataset: str | None = None
@@ -39,6 +39,9 @@ class EvaluationSpec:
     input_size: int | None = None
     """The side of the images that the network sees, if not the one that it was trained with; needs
     the training split."""
+    max_images: int | None = None
+    """Use at most this many images of each class, evenly spaced, for a first look; by default
+    all."""
     n_way: int = 5
     """Classes per episode."""
     n_shot: int = 5
@@ -68,6 +71,8 @@ class EvaluationSpec:
             raise InputError(f"seed must be an integer from 0 to 2⁶⁴ − 1 (got {self.seed!r}).")
         check_count(self.least_images, "least_images")
         check_count(self.n_views, "n_views")
+        if self.max_images is not None:
+            check_count(self.max_images, "max_images")
         if not self.power > 0:
             raise InputError(f"power must be positive (got {self.power!r}).")
         if not isinstance(self.layers, tuple):

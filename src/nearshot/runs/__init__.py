@@ -1,6 +1,6 @@
 """Trained runs: opening them, embedding with their weights and measuring them."""
 
-from nearshot.runs.evaluate import Evaluation, evaluate_run, evaluate_weights
+from nearshot.runs.evaluate import Evaluation, evaluate_network, evaluate_run, evaluate_weights
 from nearshot.runs.run import TrainedRun, TrainedWeights, Unfinished, open_run, open_weights
 
 __all__ = [
@@ -8,6 +8,7 @@ __all__ = [
     "TrainedRun",
     "TrainedWeights",
     "Unfinished",
+    "evaluate_network",
     "evaluate_run",
     "evaluate_weights",
     "open_run",

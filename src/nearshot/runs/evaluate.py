@@ -8,17 +8,31 @@ from pathlib import Path
 from typing import Any, Self
 
 import torch
+from torch import nn
 
 from nearshot.data import Store
 from nearshot.devices import Precision
 from nearshot.episode_shape import ImagesByClass
-from nearshot.evaluation import Accuracy, ClassAccuracy, EvaluationSpec, evaluate_many
-from nearshot.evaluation.classifiers import classifier_name, is_built_in
+from nearshot.evaluation import (
+    Accuracy,
+    ClassAccuracy,
+    EvaluationSpec,
+    FeatureSet,
+    evaluate_many,
+)
+from nearshot.evaluation.classifiers import ClassifierOrName, classifier_name, is_built_in
 from nearshot.evaluation.measure import evaluate_with_classes
-from nearshot.runs.network import TrainedNetwork
+from nearshot.runs.network import rows_of
+from nearshot.runs.own_network import NormalisationOrName
 from nearshot.runs.run import TrainedRun, TrainedWeights, Unfinished, open_run, open_weights
 
-__all__ = ["CachedEvaluation", "Evaluation", "evaluate_run", "evaluate_weights"]
+__all__ = [
+    "CachedEvaluation",
+    "Evaluation",
+    "evaluate_network",
+    "evaluate_run",
+    "evaluate_weights",
+]
 
 
 @dataclass(frozen=True, eq=False)
@@ -119,9 +133,9 @@ def evaluate_run(
         if evaluation is None:
             network = run.network(weights, input_size=spec.input_size)
             evaluation = _measure(
-                network,
+                network.feature_set(store, spec),
                 spec,
-                store,
+                network.name,
                 spec.dataset or run.config.dataset,
                 by_class=by_class,
                 inductive=inductive,
@@ -134,9 +148,10 @@ def evaluate_run(
 
 
 def evaluate_weights(
-    weights: str | Path | TrainedWeights,
+    weights: str | Path | nn.Module | TrainedWeights,
     specs: EvaluationSpec | Sequence[EvaluationSpec],
     *,
+    normalisation: NormalisationOrName | None = None,
     by_class: bool = False,
     inductive: bool | None = None,
     data_dir: str | Path | None = None,
@@ -144,24 +159,32 @@ def evaluate_weights(
     precision: Precision = "auto",
     progress: bool | None = None,
 ) -> list[Evaluation]:
-    """Measure a weights file.
+    """Measure a network.
 
-    `weights` is a file of `save_backbone`, or a name that `load_backbone` knows; or such a file
-    opened, which then determines `data_dir`, `device` and `precision`. The other arguments are
-    those of `evaluate_run`.
+    `weights` and `normalisation` are those of `open_weights`; or `weights` is a network opened,
+    which then determines `normalisation`, `data_dir`, `device` and `precision`. The other arguments
+    are those of `evaluate_run`.
     """
     if not isinstance(weights, TrainedWeights):
-        weights = open_weights(weights, data_dir=data_dir, device=device, precision=precision)
+        weights = open_weights(
+            weights,
+            normalisation=normalisation,
+            data_dir=data_dir,
+            device=device,
+            precision=precision,
+        )
     evaluations = []
     for spec, store in _open_splits(weights, specs):
         is_own_dataset = spec.dataset in (None, weights.dataset)
         network = weights.network(
-            input_size=spec.input_size, side=spec.side if is_own_dataset else None
+            input_size=spec.input_size,
+            side=spec.side if is_own_dataset else None,
+            prepared_side=store.manifest["side"],
         )
         evaluation = _measure(
-            network,
+            network.feature_set(store, spec),
             spec,
-            store,
+            network.name,
             str(spec.dataset or weights.dataset),
             by_class=by_class,
             inductive=inductive,
@@ -169,6 +192,100 @@ def evaluate_weights(
         )
         evaluations.append(evaluation)
     return evaluations
+
+
+def evaluate_network(
+    network: str | Path | nn.Module,
+    dataset: str | Path,
+    *,
+    split: str = "test",
+    normalisation: NormalisationOrName | None = None,
+    input_size: int | None = None,
+    n_way: int = 5,
+    n_shot: int | Sequence[int] = (1, 5),
+    n_query: int = 15,
+    n_episodes: int = 10_000,
+    seed: int = 0,
+    classifier: ClassifierOrName | Sequence[ClassifierOrName] = "centroid",
+    least_images: int = 1,
+    max_images: int | None = None,
+    inductive: bool | None = None,
+    data_dir: str | Path | None = None,
+    device: torch.device | str | None = None,
+    precision: Precision = "auto",
+    cache: bool = True,
+    progress: bool | None = None,
+) -> list[Evaluation]:
+    """Measure a network of your own on a split: for each number of shots, each classifier.
+
+    The split is opened, or prepared; its images are scaled, normalised and embedded in batches, in
+    evaluation mode. The features are kept on disk for the next time.
+
+    Args:
+        network: a module from images (image, 3, height, width) to embeddings (image, dim); or what
+            else `open_weights` takes.
+        dataset: a prepared dataset, or a folder of images.
+        split: the split; choose between networks on "val", and look at "test" once.
+        normalisation: how the images are normalised, as in `open_weights`.
+        input_size: the side of the images that the network sees; by default that of the network, or
+            else of the prepared images.
+        n_way: the classes of an episode.
+        n_shot: the support images of each class; one or several numbers.
+        n_query: the query images of each class.
+        n_episodes: the number of episodes.
+        seed: the seed of the episodes.
+        classifier: as in `evaluate_features`; one or several.
+        least_images: classes with fewer images are skipped.
+        max_images: use at most this many images of each class, for a first look.
+        inductive: for a function as classifier, whether it looks at each query alone.
+        data_dir: the folder of prepared datasets; by default $NEARSHOT_DATA, or ~/.cache/nearshot.
+        device: where to compute; by default a GPU if there is one.
+        precision: what the network computes in; see `open_weights`.
+        cache: whether to keep the features on disk.
+        progress: whether to show a bar; by default on a terminal.
+    """
+    weights = open_weights(
+        network,
+        normalisation=normalisation,
+        data_dir=data_dir,
+        device=device,
+        precision=precision,
+        cache=cache,
+    )
+    several_shots = (n_shot,) if isinstance(n_shot, int) else tuple(n_shot)
+    several_classifiers: Sequence[ClassifierOrName] = (
+        (classifier,) if isinstance(classifier, str) or callable(classifier) else classifier
+    )
+    specs = []
+    for shots in several_shots:
+        for name in several_classifiers:
+            spec = EvaluationSpec(
+                dataset=str(dataset),
+                split=split,
+                input_size=input_size,
+                max_images=max_images,
+                n_way=n_way,
+                n_shot=shots,
+                n_query=n_query,
+                n_episodes=n_episodes,
+                seed=seed,
+                least_images=least_images,
+                classifier=name,
+            )
+            specs.append(spec)
+    return evaluate_weights(weights, specs, inductive=inductive, progress=progress)
+
+
+def evaluate_feature_file(
+    path: str | Path,
+    features: FeatureSet,
+    specs: Sequence[EvaluationSpec],
+    *,
+    by_class: bool = False,
+) -> list[Evaluation]:
+    """Measure the features of a file."""
+    name = Path(path).name
+    return [_measure(features, spec, name, name, by_class=by_class) for spec in specs]
 
 
 class CachedEvaluation:
@@ -239,23 +356,23 @@ def _open_splits(
     with_stores = []
     for spec in specs:
         store = trained.store(spec.split, spec.dataset, spec.side)
-        by_class = ImagesByClass(store.labels, store.class_names)
+        labels = store.labels[rows_of(store, spec.max_images)]
+        by_class = ImagesByClass(labels, store.class_names)
         by_class.without_small_classes(spec.least_images).check(spec.shape)
         with_stores.append((spec, store))
     return with_stores
 
 
 def _measure(
-    network: TrainedNetwork,
+    features: FeatureSet,
     spec: EvaluationSpec,
-    store: Store,
+    weights: str,
     dataset: str,
     *,
     by_class: bool,
-    inductive: bool | None,
-    progress: bool | None,
+    inductive: bool | None = None,
+    progress: bool | None = None,
 ) -> Evaluation:
-    features = network.feature_set(store, spec)
     class_accuracies = None
     if by_class:
         accuracy, class_accuracies = evaluate_with_classes(
@@ -263,4 +380,4 @@ def _measure(
         )
     else:
         (accuracy,) = evaluate_many(features, specs=[spec], inductive=inductive, progress=progress)
-    return Evaluation(spec, accuracy, network.name, dataset, by_class=class_accuracies)
+    return Evaluation(spec, accuracy, weights, dataset, by_class=class_accuracies)

@@ -3,22 +3,33 @@
 import copy
 import warnings
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
 from nearshot.data import Store, open_or_prepare
 from nearshot.data.datasets import SOURCES
 from nearshot.devices import Precision, chosen_device, uses_bfloat16
 from nearshot.errors import InputError
 from nearshot.evaluation import TrainingClasses
-from nearshot.models import Backbone, load_backbone, read_notes
+from nearshot.models import Backbone, Normalisation, load_backbone, read_notes
 from nearshot.models.weights import load_head
+from nearshot.runs.feature_cache import FeatureCache
 from nearshot.runs.network import TrainedNetwork
+from nearshot.runs.own_network import (
+    NormalisationOrName,
+    OwnNetwork,
+    find_normalisation,
+    is_own,
+    load_own,
+)
 from nearshot.training.checkpoint import read_checkpoint
 from nearshot.training.run_folder import Best, RunFolder, classes_of_network
+
+USUAL_SIDE = 84  # of prepared images
 
 __all__ = ["TrainedRun", "TrainedWeights", "Unfinished", "open_run", "open_weights"]
 
@@ -41,6 +52,7 @@ def open_run(
     device: torch.device | str | None = None,
     precision: Precision = "auto",
     unfinished: bool = False,
+    cache: bool = False,
 ) -> "TrainedRun":
     """Open a run to measure it or to embed with its weights.
 
@@ -51,13 +63,19 @@ def open_run(
         precision: what the network computes in; "auto" is bfloat16 on a GPU, as in training.
         unfinished: open a run that was stopped, or is still training, with its best weights so far,
             instead of refusing to measure it.
+        cache: keep the features of splits on disk, beside the prepared datasets.
     """
     run = RunFolder(folder)
     progress = None
     if unfinished and not run.is_finished:
         progress = _read_progress(run)
     return TrainedRun(
-        run, data_dir=data_dir, device=chosen_device(device), precision=precision, progress=progress
+        run,
+        data_dir=data_dir,
+        device=chosen_device(device),
+        precision=precision,
+        progress=progress,
+        cache=FeatureCache(data_dir) if cache else None,
     )
 
 
@@ -93,6 +111,7 @@ class TrainedRun:
         device: torch.device,
         precision: Precision,
         progress: dict[str, Any] | None,
+        cache: FeatureCache | None = None,
     ) -> None:
         self.run = run
         self.config = run.read_config()
@@ -101,6 +120,7 @@ class TrainedRun:
         self.precision: Precision = precision
         self.bfloat16 = uses_bfloat16(precision, device.type)
         self.unfinished: Unfinished | None = None
+        self._cache = cache
         self._networks: dict[tuple[Path, int | None], TrainedNetwork] = {}
         self._best: Best | None = None
         self._backbones: dict[Path, Backbone] = {}
@@ -158,6 +178,7 @@ class TrainedRun:
                 open_training_split=lambda: self._training_split,
                 projection=projection,
                 input_size=input_size,
+                cache=self._cache,
             )
         return self._networks[key]
 
@@ -167,27 +188,43 @@ class TrainedRun:
 
 
 def open_weights(
-    path: str | Path,
+    network: str | Path | nn.Module,
     *,
+    normalisation: NormalisationOrName | None = None,
     data_dir: str | Path | None = None,
     device: torch.device | str | None = None,
     precision: Precision = "auto",
+    cache: bool = False,
 ) -> "TrainedWeights":
-    """Open a weights file to measure it.
+    """Open a network to measure it.
 
-    `path` is a file of `save_backbone`, or a name that `load_backbone` knows. The other arguments
-    are those of `open_run`.
+    Args:
+        network: a file of `save_backbone`; a name that `load_backbone` knows; "module:function", a
+            function of other code that returns a module; a `.pt2` file of `torch.export`, which
+            should be one that you trust; or a module.
+        normalisation: for networks of other code, which need it: "imagenet", "none" for pixels from
+            0 to 1, or the mean and standard deviation of each channel.
+        data_dir: the folder of prepared datasets; by default $NEARSHOT_DATA, or ~/.cache/nearshot.
+        device: where to compute; by default a GPU if there is one.
+        precision: what the network computes in; "auto" is bfloat16 on a GPU, as in training, and
+            float32 for networks of other code.
+        cache: keep the features of splits on disk, beside the prepared datasets.
     """
     return TrainedWeights(
-        path, data_dir=data_dir, device=chosen_device(device), precision=precision
+        network,
+        normalisation=normalisation,
+        data_dir=data_dir,
+        device=chosen_device(device),
+        precision=precision,
+        cache=FeatureCache(data_dir) if cache else None,
     )
 
 
 class TrainedWeights:
-    """A weights file, and the splits that it is measured on. `open_weights` makes it.
+    """A network, and the splits that it is measured on. `open_weights` makes it.
 
     Attributes:
-        path: the file, or the name that `load_backbone` knows.
+        name: what results call it.
         dataset: the dataset that it was trained on, if it is known.
     """
 
@@ -195,17 +232,40 @@ class TrainedWeights:
 
     def __init__(
         self,
-        path: str | Path,
+        network: str | Path | nn.Module,
         *,
+        normalisation: NormalisationOrName | None = None,
         data_dir: str | Path | None,
         device: torch.device,
         precision: Precision,
+        cache: FeatureCache | None = None,
     ) -> None:
-        self.path = path
         self.data_dir = data_dir
         self.device = device
+        self.dataset: str | None = None
+        self._cache = cache
+        self._path: str | None = None
+        self._own: nn.Module | None = None
+        if isinstance(network, nn.Module):
+            self.name = type(network).__name__
+            self._own = copy.deepcopy(network)  # the caller's is not moved or changed
+        elif is_own(str(network)):
+            self.name = Path(network).name
+            self._own = load_own(str(network))
+        else:
+            self.name = Path(network).name
+            self._path = str(network)
+            self.dataset = read_notes(self._path).get("dataset")
+        self.normalisation: Normalisation | None = None
+        if self._own is not None and not isinstance(self._own, Backbone):
+            self.normalisation = find_normalisation(normalisation, self.name)
+            if precision == "auto":
+                precision = "float32"
+        elif normalisation is not None:
+            raise InputError(
+                f"normalisation is that of {self.name}, which brings its own. Leave it out."
+            )
         self.precision: Precision = precision
-        self.dataset = read_notes(path).get("dataset")
         self._networks: dict[tuple[int | None, int | None], TrainedNetwork] = {}
 
     def trained_on(self, side: int | None = None) -> TrainingClasses | None:
@@ -214,7 +274,9 @@ class TrainedWeights:
         They are those in the file. If it has none, they are those of the training split, which is
         opened with images of a side.
         """
-        recorded = classes_of_network(str(self.path))
+        if self._path is None:
+            return None
+        recorded = classes_of_network(self._path)
         if recorded is not None:
             return recorded
         training = open_training_split(self.dataset, self.data_dir, side)
@@ -227,7 +289,7 @@ class TrainedWeights:
         chosen = dataset or self.dataset
         if chosen is None:
             raise InputError(
-                f"{self.path} does not say what it was trained on; dataset must be given."
+                f"{self.name} does not say what it was trained on; dataset must be given."
             )
         store = open_or_prepare(chosen, split, self.data_dir, side=side)
         trained_on = self.trained_on(side if chosen == self.dataset else None)
@@ -235,19 +297,43 @@ class TrainedWeights:
             check_classes(trained_on, store, split)
         return store
 
-    def network(self, *, input_size: int | None = None, side: int | None = None) -> TrainedNetwork:
-        """Return the network; where it needs the training split, with images of a side."""
+    def network(
+        self,
+        *,
+        input_size: int | None = None,
+        side: int | None = None,
+        prepared_side: int | None = None,
+    ) -> TrainedNetwork:
+        """Return the network; where it needs the training split, with images of a side.
+
+        A network of other code sees images of `input_size`, by default as large as they were
+        prepared.
+        """
+        if input_size is None and self.normalisation is not None:
+            input_size = prepared_side
         key = (input_size, side)
         if key not in self._networks:
+            open_training = None
+            if self.dataset is not None:
+                open_training = partial(open_training_split, self.dataset, self.data_dir, side)
             self._networks[key] = TrainedNetwork(
-                load_backbone(self.path),
-                Path(self.path).name,
+                self._backbone(input_size),
+                self.name,
                 device=self.device,
                 precision=self.precision,
-                open_training_split=lambda: open_training_split(self.dataset, self.data_dir, side),
-                input_size=input_size,
+                open_training_split=open_training,
+                input_size=None if self.normalisation is not None else input_size,
+                cache=self._cache,
             )
         return self._networks[key]
+
+    def _backbone(self, input_size: int | None) -> Backbone:
+        if self._own is None:
+            return load_backbone(str(self._path))
+        if isinstance(self._own, Backbone):
+            return copy.deepcopy(self._own).eval()
+        normalisation = find_normalisation(self.normalisation, self.name)
+        return OwnNetwork(self._own, self.name, normalisation, input_size or USUAL_SIDE)
 
 
 def check_classes(trained_on: TrainingClasses, store: Store, split: str) -> None:

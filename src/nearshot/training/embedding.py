@@ -21,6 +21,8 @@ def embed_images(
     network: Callable[[Tensor], Tensor] | None = None,
     bfloat16: bool = False,
     n_views: int = 1,
+    rows: Tensor | None = None,
+    at_once: int | None = None,
     progress: bool | None = False,
 ) -> Tensor:
     """Embed the centre of all images of a feed, at the backbone's input size.
@@ -33,14 +35,17 @@ def embed_images(
         network: a function of normalised images to use instead, such as `backbone.multi_layer`.
         bfloat16: whether the network computes in bfloat16.
         n_views: the number of views of each image, whose embeddings are averaged; see `view_of`.
+        rows: (row,) the images to embed; by default all.
+        at_once: the batch size; by default that of validation.
         progress: show progress; None does on a terminal.
     """
     spec = backbone.spec
     network = network or backbone
-    at_once = images_at_once(feed.device)
+    at_once = at_once or images_at_once(feed.device)
+    rows = torch.arange(len(feed)) if rows is None else rows
     check_evaluation_mode(network)
-    steps = with_progress(range(0, len(feed), at_once), "embedding", progress=progress)
-    batches = zip(steps, feed.batches(torch.arange(len(feed)), at_once), strict=True)
+    steps = with_progress(range(0, len(rows), at_once), "embedding", progress=progress)
+    batches = zip(steps, feed.batches(rows, at_once), strict=True)
 
     def embedded(images: Tensor) -> Tensor:
         views = (view_of(images, number, spec.input_size) for number in range(n_views))
