@@ -66,10 +66,15 @@ def embedded(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str, tuple[int,
     before = TrainedNetwork._embed
 
     def listening(
-        self: TrainedNetwork, store: Store, layers: tuple[int, ...], n_views: int, power: float
+        self: TrainedNetwork,
+        store: Store,
+        layers: tuple[int, ...],
+        n_views: int,
+        power: float,
+        rows: torch.Tensor,
     ) -> torch.Tensor:
         passes.append((self.name, store.folder.name, layers))
-        return before(self, store, layers, n_views, power)
+        return before(self, store, layers, n_views, power, rows)
 
     monkeypatch.setattr(TrainedNetwork, "_embed", listening)
     return passes
