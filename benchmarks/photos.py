@@ -407,6 +407,7 @@ def views(photos: dict[str, list[Path]], plain: Photos, cache: Path) -> list[dic
         for of_class in list(photos.values())[:VIEW_CLASSES]
         for path in of_class[:VIEW_SUPPORT]
     ]
+    network = embedder.networks[0]
     file = cache / "views.npy"
     if not file.is_file():
         cut = side - embedder.spec.input_size
@@ -417,7 +418,7 @@ def views(photos: dict[str, list[Path]], plain: Photos, cache: Path) -> list[dic
             corners = [
                 large[y : y + side - cut, x : x + side - cut] for y in (0, cut) for x in (0, cut)
             ]
-            embeddings.append(embedder.embed_squares(np.stack([middle[:, ::-1], *corners])))
+            embeddings.append(network.embed_squares(np.stack([middle[:, ::-1], *corners])))
         np.save(file, np.stack(embeddings))
     more = np.load(file).reshape(VIEW_CLASSES, VIEW_SUPPORT, 5, -1)
     features = plain.features.reshape(len(photos), N_IMAGES, -1)[:VIEW_CLASSES]

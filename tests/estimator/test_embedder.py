@@ -2,23 +2,28 @@
 
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from tests.helpers.clouds import conv4
 from tests.helpers.layouts import class_folders, encoded, picture, write_folder
 from torch import Tensor, nn
 
 from nearshot.data.augment import centre_crop, normalise_images, view_of
+from nearshot.data.images import fit_to_square
 from nearshot.errors import FileFormatError, InputError, NearshotError
 from nearshot.estimator import Embedder
 from nearshot.estimator.embedding_cache import EmbeddingCache
-from nearshot.models import Backbone, build_backbone
+from nearshot.models import Backbone, build_backbone, load_backbone, save_backbone
+from nearshot.models.pair import BackbonePair, split_pair
 
 SIDE = 16
+LITE_SIDE = 64
 
 
 @pytest.fixture
@@ -110,6 +115,128 @@ def test_invalid_parameters(backbone: Any, options: dict[str, Any], message: str
         Embedder(backbone, **options)([picture(0)])
 
 
+@pytest.fixture(scope="module")
+def lite() -> Backbone:
+    """A network that offers several feature sets, for small images."""
+    return load_backbone("efficientnet-lite0", input_size=LITE_SIDE)
+
+
+@pytest.mark.parametrize("n_views", [1, 2])
+def test_all_sets_are_side_by_side_in_one_vector(
+    lite: Backbone, folder: list[Path], tmp_path: Path, n_views: int
+) -> None:
+    embedder = Embedder(lite, cache_dir=tmp_path / "cache", all_sets=True, n_views=n_views)
+    features = embedder(folder)
+    sets = embedder.feature_sets
+    assert sets is not None
+    assert features.shape == (7, sets.dim)
+    assert embedder.dim == sets.dim
+    squares = []
+    for path in folder:
+        image = Image.open(path).convert("RGB")
+        square = fit_to_square(image, LITE_SIDE, interpolation="bicubic", crop=lite.spec.crop)
+        squares.append(square)
+    images = torch.from_numpy(np.stack(squares))
+    with torch.inference_mode():
+        views = [view_of(images, number, LITE_SIDE) for number in range(n_views)]
+        normalised = [normalise_images(view, *lite.spec.normalisation) for view in views]
+        expected = torch.stack([lite.flat_features(view) for view in normalised]).mean(0)
+    np.testing.assert_allclose(features, expected, rtol=2e-3, atol=1e-4)
+    (plain,) = sets.plain
+    alone = Embedder(lite, n_views=n_views)
+    assert alone.feature_sets is None
+    np.testing.assert_allclose(features[:, plain.columns], alone(folder), rtol=1e-3, atol=1e-6)
+
+
+def test_cached_sets_are_equal_to_the_bit_and_small(
+    lite: Backbone, folder: list[Path], tmp_path: Path
+) -> None:
+    embedder = Embedder(lite, cache_dir=tmp_path, all_sets=True)
+    cold = embedder(folder)
+    n_embedded = count_embedded(embedder)
+    np.testing.assert_array_equal(embedder(folder), cold)
+    assert n_embedded() == 0
+    files = list(tmp_path.rglob("*.f16"))
+    assert len(files) == 7
+    assert max(file.stat().st_size for file in files) < 12_000
+    alone = Embedder(lite, cache_dir=tmp_path)
+    assert alone.key != embedder.key
+    assert alone(folder).shape == (7, lite.embedding_dim)
+
+
+def test_values_beyond_float16_are_its_largest(folder: list[Path]) -> None:
+    large = load_backbone("efficientnet-lite0", input_size=LITE_SIDE)
+    with torch.no_grad():
+        large.blocks[-1].project[1].weight.fill_(1e9)  # type: ignore[index, union-attr]
+    features = Embedder(large, all_sets=True)(folder)
+    assert np.isfinite(features).all()
+    assert features.max() == np.finfo(np.float16).max
+
+
+def test_two_networks_are_side_by_side(
+    lite: Backbone, backbone: Backbone, folder: list[Path], tmp_path: Path
+) -> None:
+    """Each embeds an image as it does alone, and shares the cache that it has alone."""
+    cache = tmp_path / "cache"
+    first = Embedder(lite, cache_dir=cache, all_sets=True)
+    second = Embedder(backbone, cache_dir=cache, all_sets=True)
+    expected = np.concatenate([first(folder), second(folder)], axis=1)
+    pair = Embedder(BackbonePair(lite, backbone), cache_dir=cache, all_sets=True)
+    np.testing.assert_array_equal(pair(folder), expected)
+    cold = Embedder(BackbonePair(lite, backbone), all_sets=True)
+    np.testing.assert_allclose(cold(folder), expected, rtol=1e-3, atol=1e-4)
+    assert pair.feature_sets == cold.feature_sets
+    assert pair.feature_sets is not None
+    assert pair.dim == pair.feature_sets.dim == expected.shape[1]
+    assert pair.key not in (first.key, second.key)
+    assert pair.centre is None
+    plain_alone = Embedder(BackbonePair(lite, backbone))
+    assert plain_alone.feature_sets is not None
+    assert len(plain_alone.feature_sets.candidates) == 1
+    assert plain_alone(folder[:1]).shape == (1, lite.embedding_dim + backbone.embedding_dim)
+
+
+def test_the_centre_of_two_networks_is_zero_where_there_is_none(lite: Backbone) -> None:
+    mean = torch.arange(1.0, 65.0)
+    centred = conv4()
+    centred.spec = replace(centred.spec, training_mean=mean[: centred.embedding_dim])
+    embedder = Embedder(BackbonePair(lite, centred), all_sets=True)
+    assert embedder.centre is not None
+    assert embedder.feature_sets is not None
+    plain = embedder.feature_sets.plain[1]
+    np.testing.assert_array_equal(embedder.centre[plain.columns], centred.spec.training_mean)
+    assert np.count_nonzero(embedder.centre) == centred.embedding_dim
+
+
+def test_an_image_is_an_error_where_one_of_two_networks_has_no_direction(
+    lite: Backbone, backbone: Backbone, folder: list[Path]
+) -> None:
+    for parameter in backbone.parameters():
+        nn.init.zeros_(parameter)
+    errors = Embedder(BackbonePair(lite, backbone)).attempt(folder)
+    assert all(isinstance(error, InputError) for error in errors)
+
+
+def test_two_networks_by_name_or_path(backbone: Backbone, tmp_path: Path) -> None:
+    path = tmp_path / "a+b.safetensors"
+    save_backbone(backbone, path)
+    assert split_pair(path) is None  # an existing path wins
+    assert Embedder(path).dim == backbone.embedding_dim
+    assert split_pair(f"{path}+auto") == (str(path), "auto")
+    assert split_pair(f"auto+{path}") == ("auto", str(path))
+    pair = Embedder(f"{path}+{path}")
+    assert pair.dim == 2 * backbone.embedding_dim
+    assert pair.spec.name == "conv4-32+conv4-32"
+    pair = Embedder("efficientnet-lite0+efficientnet-lite2", input_size=LITE_SIDE)
+    assert [network.spec.name for network in pair.networks] == list(
+        split_pair(pair.spec.name) or ()
+    )
+    assert [network.spec.input_size for network in pair.networks] == [LITE_SIDE, LITE_SIDE]
+    for text in ("a+", "+", "a+b+c"):
+        with pytest.raises(InputError, match="backbone"):
+            split_pair(text)
+
+
 def test_unreadable_images_do_not_stop_the_others(
     backbone: Backbone, folder: list[Path], tmp_path: Path
 ) -> None:
@@ -139,13 +266,14 @@ def test_no_images_are_an_error(backbone: Backbone) -> None:
 def count_embedded(embedder: Embedder) -> Callable[[], int]:
     """Return a function that counts the images that the network itself embeds from now on."""
     counts: list[int] = []
-    embed_squares = embedder.embed_squares
+    network = embedder.networks[0]
+    embed_squares = network.embed_squares
 
     def counting(squares: Any) -> Any:
         counts.append(len(squares))
         return embed_squares(squares)
 
-    embedder.embed_squares = counting  # type: ignore[method-assign]
+    network.embed_squares = counting  # type: ignore[method-assign]
     return lambda: sum(counts)
 
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nearshot.errors import InputError
-from nearshot.estimator.feature_sets import FeatureSet, FeatureSets, join_networks
+from nearshot.estimator.feature_sets import FeatureSet, FeatureSets, pair_sets
 
 
 def example() -> FeatureSets:
@@ -78,9 +78,18 @@ def test_a_gap_between_sets_is_an_error() -> None:
         FeatureSets((FeatureSet("a", 0, 4), FeatureSet("b", 5, 6)), (("a",),))
 
 
-def test_networks_are_put_side_by_side() -> None:
-    joined = join_networks([example(), example()], [("1/head", "2/head"), ("2/root",)])
-    assert joined.dim == 12
-    assert joined.columns("1/block") == slice(4, 6)
-    assert joined["2/root"] == FeatureSet("2/root", 6, 10, is_rooted=True)
-    assert [feature_set.name for feature_set in joined.plain] == ["1/head", "2/head"]
+def test_the_sets_of_a_pair_are_side_by_side() -> None:
+    second = FeatureSets((FeatureSet("embedding", 0, 3),), (("embedding",),))
+    pair = pair_sets(example(), second)
+    assert pair.dim == 9
+    assert pair.columns("1/block") == slice(4, 6)
+    assert pair["2/embedding"] == FeatureSet("2/embedding", 6, 9)
+    assert [plain.name for plain in pair.plain] == ["1/head", "2/embedding"]
+    assert pair.candidates[1:] == (("1/root", "1/block"),)
+
+
+def test_a_pair_has_the_candidates_of_both_networks_together() -> None:
+    pair = pair_sets(example(), example())
+    assert ("1/root", "1/block", "2/root", "2/block") in pair.candidates
+    assert pair.dim == 12
+    assert pair["2/root"] == FeatureSet("2/root", 6, 10, is_rooted=True)

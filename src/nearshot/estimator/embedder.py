@@ -1,12 +1,10 @@
-"""Embed images: a backbone on its device, and a cache of its embeddings on disk."""
+"""Embed images: one network or two on a device, and a cache of their embeddings on disk."""
 
-import hashlib
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from copy import deepcopy
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
@@ -16,45 +14,39 @@ import torch
 from torch import nn
 
 from nearshot.checks import check_count
-from nearshot.data.augment import normalise_images, view_of
 from nearshot.data.images import Pixels
 from nearshot.devices import chosen_device
 from nearshot.errors import InputError, NearshotError
 from nearshot.estimator.embedding_cache import EmbeddingCache, Features
+from nearshot.estimator.embedding_network import EmbeddingNetwork, Square
+from nearshot.estimator.feature_sets import FeatureSets, pair_sets, single_set
 from nearshot.estimator.read_images import (
-    PREPROCESSING,
     ImageContent,
     image_list,
     image_name,
     map_ahead,
     read_each,
-    without_tensors,
 )
 from nearshot.evaluation.leaks import check_evaluation_mode
-from nearshot.models import Backbone, BackboneSpec, load_backbone
-from nearshot.models.layers import fold_batch_norms
+from nearshot.models import Backbone, BackboneSpec
+from nearshot.models.pair import BackbonePair, load_network
 from nearshot.text import with_progress
 
 BATCH_SIZES = {"cuda": 256, "cpu": 8}  # a CPU's caches hold the maps of a few images
-DEFAULT_SIZE = 224  # the side of images for a network or function without `input_size`
 
 Item = TypeVar("Item")
 
 
-@dataclass(frozen=True)
-class _Square:
-    """An image that is to be embedded: its digest, and its pixels (side, side, 3)."""
-
-    digest: str
-    pixels: Pixels
+Prepared = Sequence[Features | Square]
+"""An image for each network: its cached feature, or what is to be embedded."""
 
 
 @dataclass(frozen=True)
 class _Embedding:
-    """The feature of an image, (dim,), or its error; a new one has the digest to cache it by."""
+    """The feature of an image, (dim,), or its error, and what is new for each network's cache."""
 
     result: Features | NearshotError
-    new_digest: str | None = None
+    new: Sequence[tuple[EmbeddingNetwork, str, Features]] = ()
 
 
 class Embedder:
@@ -62,10 +54,11 @@ class Embedder:
 
     Args:
         backbone: a `Backbone` in evaluation mode, or a path or name for `load_backbone`: a weights
-            file, "auto", "efficientnet-lite0", `timm:<name>`, …. Or any other network in evaluation
-            mode, called with images (image, 3, side, side) normalised as for ImageNet. Or any
-            function, called with a uint8 array (image, side, side, 3). An attribute `input_size` of
-            the latter two gives the side; the default is 224.
+            file, "auto", "efficientnet-lite0", `timm:<name>`, …. Or two of them, as a
+            `BackbonePair` or "<name>+<name>"; an existing path wins over a "+". Or any other
+            network in evaluation mode, called with images (image, 3, side, side) normalised as for
+            ImageNet. Or any function, called with a uint8 array (image, side, side, 3). An
+            attribute `input_size` of the latter two gives the side; the default is 224.
         device: "cpu", "cuda", …; "auto" is a GPU if there is one.
         cache_dir: a folder that caches embeddings of a `Backbone` by content; None for no cache.
         batch_size: how many images to embed at once; by default 8, and 256 on a GPU.
@@ -74,14 +67,19 @@ class Embedder:
         input_size: the side that images are resized to; by default the network's own.
         n_views: the number of views of each image whose embeddings a network averages: the image,
             its mirror image, and crops; see `nearshot.data.augment`.
+        all_sets: whether a feature is all feature sets of a `Backbone` side by side, rounded to
+            float16, rather than the embedding alone. They cost one forward pass.
 
     Attributes:
-        centre: (dim,) the mean feature of the backbone's training set, if it is stored.
+        feature_sets: the columns of a feature; None if it is the embedding of one network. Two
+            networks have at least a set each.
+        centre: (dim,) the mean embedding of the backbone's training set, if it is stored; 0 in the
+            columns of other feature sets.
         key: identifies the weights and the preprocessing; None without a `Backbone`.
-        dim: the dimension of a feature; None for a function that has not been called.
         spec: the `BackboneSpec`: the side that images are resized to, how they are, and how they
-            are normalised.
-        backbone: the network, on its device, or the function.
+            are normalised; of two networks, that of the first.
+        backbone: the network, on its device, or the function, or the two networks.
+        networks: the networks, each with its own size of images and cache.
 
     >>> embedder = Embedder(lambda images: images.mean((1, 2)))
     >>> embedder([np.full((8, 6, 3), 100, np.uint8)])
@@ -98,6 +96,7 @@ class Embedder:
         copy: bool = True,
         input_size: int | None = None,
         n_views: int = 1,
+        all_sets: bool = False,
     ) -> None:
         if input_size is not None:
             check_count(input_size, "input_size")
@@ -106,7 +105,7 @@ class Embedder:
         self.n_views = int(n_views)
         self.batch_size = batch_size or BATCH_SIZES.get(self.device.type, BATCH_SIZES["cpu"])
         if isinstance(backbone, str | Path):
-            backbone = load_backbone(backbone, input_size=input_size)
+            backbone = load_network(backbone, input_size=input_size)
             copy = False
             input_size = None  # the network has it already
         if n_views > 1 and not isinstance(backbone, nn.Module):
@@ -117,41 +116,55 @@ class Embedder:
             # Channels last is faster, on a CPU as well.
             backbone.to(self.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.backbone: Callable[..., Any] = backbone
-        self.centre: Features | None = None
-        self.key: str | None = None
-        self.dim: int | None = None
-        self.cache: EmbeddingCache | None = None
-        if isinstance(backbone, Backbone):
-            if input_size is not None:
-                backbone.set_input_size(input_size)
+        parts = list(backbone.networks) if isinstance(backbone, BackbonePair) else [backbone]
+        self.networks = [
+            EmbeddingNetwork(
+                part,
+                device=self.device,
+                cache_dir=cache_dir,
+                input_size=input_size,
+                n_views=self.n_views,
+                all_sets=all_sets,
+            )
+            for part in parts
+        ]
+        first = self.networks[0]
+        self.spec: BackboneSpec = first.spec
+        self.key = first.key
+        self.centre = first.centre
+        self.feature_sets = first.feature_sets
+        if isinstance(backbone, BackbonePair):
             self.spec = backbone.spec
-            self.dim = backbone.embedding_dim
-            if backbone.spec.training_mean is not None:
-                mean = backbone.spec.training_mean.detach().cpu().float()
-                self.centre = mean.clone().numpy()
-            self.key = _cache_key(backbone, self.n_views)
-            if cache_dir is not None:
-                self.cache = EmbeddingCache(cache_dir, self.key, self.dim)
-        else:
-            if input_size is None:
-                input_size = getattr(backbone, "input_size", DEFAULT_SIZE)
-            self.spec = BackboneSpec(type(backbone).__name__, int(input_size))
+            self.key = "+".join(str(network.key) for network in self.networks)
+            self.centre = _joined_centre(self.networks)
+            self.feature_sets = _joined_sets(self.networks)
+
+    @property
+    def dim(self) -> int | None:
+        """The dimension of a feature; None for a function that has not been called."""
+        dims = [network.dim for network in self.networks]
+        return None if None in dims else sum(dim for dim in dims if dim is not None)
+
+    @dim.setter
+    def dim(self, dim: int) -> None:
+        """Let features of another dimension be refused."""
+        if len(self.networks) == 1:
+            self.networks[0].dim = dim
+
+    @property
+    def cache(self) -> EmbeddingCache | None:
+        """The cache of the first network; None for no cache."""
+        return self.networks[0].cache
 
     @property
     def look_alike_cosine(self) -> float | None:
         """The cosine of embeddings from which two images of a class look alike, if it is known."""
         return self.spec.look_alike_cosine
 
-    @cached_property
+    @property
     def network(self) -> nn.Module | None:
-        """The network, with the batch norms of a `Backbone` folded; None for a function."""
-        if isinstance(self.backbone, Backbone):
-            return fold_batch_norms(self.backbone)
-        return self.backbone if isinstance(self.backbone, nn.Module) else None
-
-    def __getstate__(self) -> dict[str, Any]:
-        # Without the network, which is made again from the backbone: half the size.
-        return {name: value for name, value in vars(self).items() if name != "network"}
+        """The first network, with the batch norms of a `Backbone` folded; None for a function."""
+        return self.networks[0].network
 
     def __call__(self, images: Any, *, progress: bool | None = False) -> Features:
         """Embed images, or one array of them: (image, dim) float32.
@@ -197,9 +210,9 @@ class Embedder:
             if isinstance(result, NearshotError):
                 yield result
                 continue
-            if embedding.new_digest is not None:
-                self._store(embedding.new_digest, result)
-            if isinstance(self.backbone, Backbone) and not result.any():
+            for network, digest, feature in embedding.new:
+                network.store(digest, feature)
+            if self._has_no_direction(result):
                 name = image_name(images[number], number)
                 yield InputError(
                     f"The network returns zeros for {name}, which is too small for it. "
@@ -207,15 +220,25 @@ class Embedder:
                 )
             else:
                 yield result
-        if self.cache is not None:
-            self.cache.prune()
+        for network in self.networks:
+            if network.cache is not None:
+                network.cache.prune()
+
+    def _has_no_direction(self, feature: Features) -> bool:
+        """Return whether the embedding of a `Backbone`, or of one of two, is zero."""
+        if not isinstance(self.backbone, Backbone | BackbonePair):
+            return False
+        if self.feature_sets is None:
+            return not feature.any()
+        return any(not feature[plain.columns].any() for plain in self.feature_sets.plain)
 
     def _embeddings(self, images: Sequence[Any]) -> Iterator[_Embedding]:
         """Yield the embeddings of images in order, computed in threads, a few batches ahead."""
         # Threads that share a batch wait for each other after every layer, which is slow where
         # other programs run as well. So each thread of a CPU has a batch of its own. A network or
         # function of the user has one thread.
-        is_parallel = isinstance(self.network, Backbone) and self.device.type == "cpu"
+        is_own = isinstance(self.backbone, Backbone | BackbonePair)
+        is_parallel = is_own and self.device.type == "cpu"
         n_threads = torch.get_num_threads() if is_parallel else 1
         limit_threads = partial(torch.set_num_threads, 1) if n_threads > 1 else None
         threads = ThreadPoolExecutor(n_threads, initializer=limit_threads)
@@ -230,64 +253,32 @@ class Embedder:
             if n_threads > 1:
                 torch.set_num_threads(n_threads)  # MKL has one number for all threads
 
-    def _prepare(self, content: ImageContent) -> Features | _Square:
-        """Return the cached embedding of an image, or its pixels as the backbone needs them."""
-        if self.cache is not None:
-            feature = self.cache.get(content.digest)
-            if feature is not None:
-                return feature
-        spec = self.spec
-        pixels = content.square(spec.input_size, spec.interpolation, spec.crop)
-        return _Square(content.digest, pixels)
+    def _prepare(self, content: ImageContent) -> Prepared:
+        """Return the image for each network, as that network alone would get it."""
+        return [network.prepare(content) for network in self.networks]
 
-    def _embed_batch(self, batch: list[Features | NearshotError | _Square]) -> list[_Embedding]:
+    def _embed_batch(self, batch: Sequence[Prepared | NearshotError]) -> list[_Embedding]:
         """Embed the squares of a batch; the others are embedded already, or errors."""
-        squares = [image.pixels for image in batch if isinstance(image, _Square)]
-        new_features = iter(self.embed_squares(np.stack(squares)) if squares else ())
+        images = [image for image in batch if not isinstance(image, NearshotError)]
+        columns = []
+        for number, network in enumerate(self.networks):
+            parts = [image[number] for image in images]
+            columns.append(network.embed_prepared(parts))
+        rows = iter(zip(*columns, strict=True))
         embeddings = []
         for image in batch:
-            if isinstance(image, _Square):
-                embeddings.append(_Embedding(next(new_features), image.digest))
-            else:
+            if isinstance(image, NearshotError):
                 embeddings.append(_Embedding(image))
+                continue
+            features = next(rows)
+            new = [
+                (network, part.digest, feature)
+                for network, part, feature in zip(self.networks, image, features, strict=True)
+                if isinstance(part, Square)
+            ]
+            result = features[0] if len(features) == 1 else np.concatenate(features)
+            embeddings.append(_Embedding(result, new))
         return embeddings
-
-    def _store(self, digest: str, feature: Features) -> None:
-        """Cache a feature; if that fails, such as on a full disk, warn and cache no more."""
-        if self.cache is None:
-            return
-        try:
-            self.cache.put(digest, feature)
-        except (OSError, NearshotError) as error:
-            warnings.warn(f"Embeddings are not cached: {error}", stacklevel=3)
-            self.cache = None
-
-    def embed_squares(self, squares: Pixels) -> Features:
-        """Embed images of the right size, (image, side, side, 3) uint8, in one batch, uncached."""
-        if self.network is None:
-            features = np.asarray(without_tensors(self.backbone(squares)), dtype=np.float32)
-        else:
-            features = self._embed_views(self.network, squares)
-        is_right = features.ndim == 2 and len(features) == len(squares)
-        if not is_right or self.dim not in (None, features.shape[1]):
-            expected = f"({len(squares)}, {self.dim or 'dim'})"
-            raise InputError(
-                f"backbone must return features of shape {expected} (got {features.shape})."
-            )
-        self.dim = features.shape[1]
-        return features
-
-    def _embed_views(self, network: nn.Module, squares: Pixels) -> Features:
-        """Return the mean embedding of the views of each image, (image, dim)."""
-        side = squares.shape[1]
-        features = []
-        with torch.inference_mode():
-            images = torch.from_numpy(squares).to(self.device)
-            for number in range(self.n_views):
-                view = view_of(images, number, side)
-                features.append(network(normalise_images(view, *self.spec.normalisation)))
-            mean: Features = torch.stack(features).float().mean(0).cpu().numpy()
-        return mean
 
 
 def _batches(items: Iterator[Item], size: int) -> Iterator[list[Item]]:
@@ -296,20 +287,21 @@ def _batches(items: Iterator[Item], size: int) -> Iterator[list[Item]]:
         yield batch
 
 
-def _cache_key(backbone: Backbone, n_views: int) -> str:
-    """Return a hash of the weights and of everything that is done to an image before them."""
-    spec = backbone.spec
-    description = (
-        spec.name,
-        spec.input_size,
-        tuple(spec.normalisation),
-        spec.interpolation,
-        spec.crop,
-        PREPROCESSING,
-        n_views,
-    )
-    key = hashlib.sha256(repr(description).encode())
-    for name, tensor in sorted(backbone.state_dict().items()):
-        key.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}".encode())
-        key.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
-    return key.hexdigest()
+def _joined_centre(networks: Sequence[EmbeddingNetwork]) -> Features | None:
+    """Return the centre of several networks' features side by side, if any has one."""
+    if all(network.centre is None for network in networks):
+        return None
+    centres = []
+    for network in networks:
+        centre = network.centre
+        centres.append(np.zeros(network.dim or 0, np.float32) if centre is None else centre)
+    return np.concatenate(centres)
+
+
+def _joined_sets(networks: Sequence[EmbeddingNetwork]) -> FeatureSets:
+    """Return the feature sets of two networks' features side by side."""
+    described = [
+        single_set(network.dim or 0) if network.feature_sets is None else network.feature_sets
+        for network in networks
+    ]
+    return pair_sets(*described)

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from nearshot.errors import InputError
+from nearshot.models.feature_sets import FeatureSets, project
 
 
 class Normalisation(NamedTuple):
@@ -86,6 +87,23 @@ class Backbone(nn.Module):
         By default the embedding is the average of the last stage over places.
         """
         return average_over_places(self.stages(images)[-1])
+
+    @property
+    def feature_sets(self) -> FeatureSets | None:
+        """The columns of `flat_features`; None if the backbone offers its embedding alone."""
+        return None
+
+    def named_features(self, images: Tensor) -> dict[str, Tensor]:
+        """Return the feature sets of images by name, (image, n) each, the embedding first."""
+        return {"embedding": self(images)}
+
+    def flat_features(self, images: Tensor) -> Tensor:
+        """Return the feature sets of images side by side, as `feature_sets` describes them.
+
+        It costs one forward pass. Large sets are projected, the embedding is not.
+        """
+        embedding, *others = self.named_features(images).values()
+        return torch.cat([embedding, *(project(values) for values in others)], dim=1)
 
     def multi_layer(self, images: Tensor, stages: Sequence[int] | None = None) -> Tensor:
         """Concatenate the pooled outputs of some stages: Appendix G's multi-layer features.

@@ -18,7 +18,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from nearshot.errors import FileFormatError, MissingExtraError
-from nearshot.models.backbone import Backbone, BackboneSpec, Normalisation, initialise
+from nearshot.models.backbone import (
+    Backbone,
+    BackboneSpec,
+    Normalisation,
+    average_over_places,
+    initialise,
+)
+from nearshot.models.feature_sets import FeatureSets, layout, pool, second_order, side_by_side
 from nearshot.models.layers import batch_norm, convolution
 
 PHOTOS_EXTRA = "pip install 'nearshot[photos]'"
@@ -38,6 +45,20 @@ BLOCKS = (
 # The last rows at a quarter, an eighth and a sixteenth of the side; the head ends the fourth stage.
 STAGE_ENDS = (1, 2, 4)
 NORMALISATION = Normalisation(mean=(127 / 255,) * 3, std=(128 / 255,) * 3)
+EMBEDDING_ROOT = "embedding-root"
+# Chosen on textures, letters and small photographs, by `benchmarks/feature_sets.py`.
+CANDIDATES = (
+    ("embedding",),
+    (EMBEDDING_ROOT,),
+    ("last",),
+    ("middle-4x4",),
+    (EMBEDDING_ROOT, "last"),
+    (EMBEDDING_ROOT, "last-4x4", "middle-4x4"),
+    ("middle-layout",),
+    ("middle-layout", "last-4x4"),
+    ("middle-pairs",),
+    (EMBEDDING_ROOT, "last", "middle-pairs"),
+)
 # The published evaluation resizes to the side plus this margin, and crops the centre.
 CROP_MARGIN = 32
 
@@ -111,19 +132,56 @@ class EfficientNetLite(Backbone):
                 width_in = widths[row]
             if row in STAGE_ENDS:
                 self.ends.append(len(self.blocks) - 1)
+        self.last_dim = width_in  # the channels of the last block
         self.head = ConvNorm(width_in, HEAD_WIDTH, 1)
         initialise(self, "relu")
 
     def stages(self, images: Tensor) -> list[Tensor]:
         """Return the maps at a quarter, an eighth and a sixteenth of the side, and the head's."""
+        *ends, _, head = self._maps(images)
+        return [*ends, head]
+
+    def _maps(self, images: Tensor) -> list[Tensor]:
+        """Return the maps of the blocks that end a stage, of the last block, and of the head."""
         outputs = []
         x = self.stem(images)
         for number, block in enumerate(self.blocks):
             x = block(x)
             if number in self.ends:
                 outputs.append(x)
-        outputs.append(self.head(x))
-        return outputs
+        return [*outputs, x, self.head(x)]
+
+    @property
+    def feature_sets(self) -> FeatureSets:
+        """The columns of `flat_features`.
+
+        The embedding, which is not negative, is also offered with square roots.
+        """
+        middle = self.stage_dims[2]
+        last = self.last_dim
+        dims = {
+            "embedding": HEAD_WIDTH,
+            "last": last,
+            "last-4x4": 16 * last,
+            "middle-4x4": 16 * middle,
+            "middle-layout": 64 * middle,
+            "middle-pairs": middle * (middle + 1) // 2,
+        }
+        return side_by_side(dims, CANDIDATES, root=EMBEDDING_ROOT)
+
+    def named_features(self, images: Tensor) -> dict[str, Tensor]:
+        """Return the feature sets by name, (image, n) each, the embedding first."""
+        *_, middle, last, head = self._maps(images)
+        middle_layout = layout(middle)
+        sets = {
+            "embedding": average_over_places(head),
+            "last": average_over_places(last),
+            "last-4x4": pool(last, 4),
+            "middle-4x4": pool(middle, 4),
+            "middle-layout": middle_layout,
+            "middle-pairs": second_order(middle_layout),
+        }
+        return {name: values.flatten(1) for name, values in sets.items()}
 
 
 class InvertedResidual(nn.Module):

@@ -236,10 +236,7 @@ def distances_from_the_curve(results: Results, dataset: str) -> Iterator[Compare
         curve = _curve(results, dataset, measurement, share)
         seeds = None
         if firsts and curve:
-            deviation = results.seed_deviation(config, measurement)
-            seeds = SeedComparison(
-                tuple(firsts), tuple(curve), is_paired=False, deviation=deviation
-            )
+            seeds = SeedComparison(tuple(firsts), tuple(curve), is_paired=False)
         name = f"{setup_name(network, setup)} minus the curve at {100 * share:.0f} % of the pairs"
         yield Compared(f"{name}, {network.classifier}, {n_shot}-shot", seeds)
 
