@@ -66,7 +66,7 @@ def test_the_network_sees_the_centre_in_its_own_interpolation(photos: list[Any])
     embedder = model.embedder_
     square = fit_to_square(Image.fromarray(photos[0]), 224, interpolation="bicubic", crop=0.875)
     np.testing.assert_array_equal(
-        embedder(photos[:1]), embedder.networks[0].embed_squares(square[None])
+        embedder(photos[:1]), embedder.networks[0].embed_squares(np.stack([square]))
     )
     np.testing.assert_array_equal(
         embedder([square]), embedder(photos[:1])
