@@ -202,6 +202,7 @@ PUBLIC_NAMES: dict[str, list[str]] = {
         "SupportFolder",
     ],
     "nearshot.runs": [
+        "table",
         "evaluate_network",
         "evaluate_run",
         "evaluate_weights",

@@ -21,7 +21,7 @@ NOTEBOOKS = TUTORIAL.parent / "notebooks"
 QUICK = {
     "classify_my_photos.py": ([], "shin/5.png: shin"),
     "compare_losses.py": (["--steps", "2", "--seeds", "2"], "2 seeds"),
-    "own_loss.py": (["--steps", "2"], "hardest_triplets, 5-shot"),
+    "own_loss.py": (["--steps", "2"], "relation_network, 5-shot"),
 }
 SLOW = ("compare_losses.py", "own_loss.py")
 
@@ -48,6 +48,21 @@ def test_every_line_of_a_page(
         assert _without_numbers(printed(step, tmp_path)) == _without_numbers(step.expected), (
             step.code
         )
+
+
+@pytest.mark.parametrize("n_steps", [2, pytest.param(100, marks=pytest.mark.slow)])
+def test_the_loop_of_ones_own(
+    n_steps: int, glyphs_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NEARSHOT_DATA", str(glyphs_dir))
+    (step,) = steps((TUTORIAL.parent / "own-loop.md").read_text(encoding="utf-8"))
+    code, n_replaced = re.subn("^N_STEPS = 100$", f"N_STEPS = {n_steps}", step.code, flags=re.M)
+    assert n_replaced == 1
+    output = printed(step._replace(code=code), tmp_path)
+    assert _without_numbers(output) == _without_numbers(step.expected)
+    if n_steps == 100:
+        accuracy, expected = (float(text.split()[0]) for text in (output, step.expected))
+        assert accuracy == pytest.approx(expected, abs=3)
 
 
 def prepare_few_glyphs(data_dir: Path, *, n_letters: int, n_images: int) -> None:

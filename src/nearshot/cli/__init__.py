@@ -31,7 +31,9 @@ from nearshot.text import print_message
 COMMANDS = {
     "data": "Prepare, check and inspect datasets.",
     "train": "Train a network and keep its best epochs in a run folder.",
-    "evaluate": "Evaluate a trained network on unseen classes.",
+    "evaluate": "Evaluate a network, or features, on unseen classes.",
+    "runs": "List runs: settings that differ, and accuracies pooled over seeds.",
+    "compare": "Compare runs or features on the same episodes.",
     "predict": "Classify images by a few labelled ones.",
     "export": "Export a classifier to one file, for nearshot or ONNX.",
     "suggest": "Suggest photos to label next, and labels that look wrong.",

@@ -120,7 +120,7 @@ class Evaluate:
 
     def run(self, console: Console) -> None:
         """Measure, and print a table or JSON."""
-        evaluations = self._evaluations()
+        evaluations = self.evaluations()
         if self.json:
             content = [_as_json(evaluation) for evaluation in evaluations]
             console.print(json.dumps(content, indent=2))
@@ -135,7 +135,7 @@ class Evaluate:
                 "so far. The finished run will be measured anew."
             )
 
-    def _evaluations(self) -> list[Evaluation]:
+    def evaluations(self) -> list[Evaluation]:
         """Measure what the argument names."""
         if is_features_file(self.network):
             return self._evaluate_features()

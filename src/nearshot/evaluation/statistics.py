@@ -323,6 +323,11 @@ def pool_seeds(accuracies: Sequence[Accuracy]) -> PooledAccuracy:
 
 def compare(first: Accuracy, second: Accuracy) -> Comparison:
     """Compare two accuracies episode by episode; they must be of the same episodes and images."""
+    _check_same_episodes(first, second)
+    return _comparison(first.per_episode.double() - second.per_episode.double())
+
+
+def _check_same_episodes(first: Accuracy, second: Accuracy) -> None:
     for name in ("episodes", "split", "fingerprint"):
         value = getattr(first.protocol, name)
         other = getattr(second.protocol, name)
@@ -332,7 +337,21 @@ def compare(first: Accuracy, second: Accuracy) -> Comparison:
                 f"({value} and {other}): ({first.protocol}) and ({second.protocol}). Use the same "
                 "split, shape, number and seed."
             )
-    differences = first.per_episode.double() - second.per_episode.double()
+
+
+def compare_seeds(firsts: Sequence[Accuracy], seconds: Sequence[Accuracy]) -> Comparison:
+    """Compare the means over seeds of two recipes, episode by episode.
+
+    All must be of the same episodes and images.
+    """
+    for accuracy in (*firsts, *seconds):
+        _check_same_episodes(firsts[0], accuracy)
+    first = torch.stack([accuracy.per_episode.double() for accuracy in firsts]).mean(0)
+    second = torch.stack([accuracy.per_episode.double() for accuracy in seconds]).mean(0)
+    return _comparison(first - second)
+
+
+def _comparison(differences: Tensor) -> Comparison:
     return Comparison(
         difference=float(differences.mean()),
         interval95=interval(differences),

@@ -2,6 +2,7 @@
 
 from nearshot.runs.evaluate import Evaluation, evaluate_network, evaluate_run, evaluate_weights
 from nearshot.runs.run import TrainedRun, TrainedWeights, Unfinished, open_run, open_weights
+from nearshot.runs.runs_table import table
 
 __all__ = [
     "Evaluation",
@@ -13,4 +14,5 @@ __all__ = [
     "evaluate_weights",
     "open_run",
     "open_weights",
+    "table",
 ]

@@ -31,7 +31,7 @@ from nearshot.training.methods import (
     method_name,
 )
 
-__all__ = ["BatchKind", "TrainConfig", "differences"]
+__all__ = ["BatchKind", "TrainConfig", "differences", "flat_settings"]
 
 BatchKind = Literal["shuffled", "independent", "episodes"]
 Optimiser = Literal["sgd", "adam"]
@@ -346,8 +346,8 @@ def differences(first: TrainConfig, second: TrainConfig) -> dict[str, tuple[Any,
     >>> differences(TrainConfig(), TrainConfig(seed=3, method=NCA(temperature=0.9)))
     {'seed': (0, 3), 'temperature': (1.0, 0.9)}
     """
-    first_values = _flat(first)
-    second_values = _flat(second)
+    first_values = flat_settings(first)
+    second_values = flat_settings(second)
     defaults = _method_defaults(first.method) | _method_defaults(second.method)
     result = {}
     for name in dict.fromkeys((*first_values, *second_values)):
@@ -358,7 +358,7 @@ def differences(first: TrainConfig, second: TrainConfig) -> dict[str, tuple[Any,
     return result
 
 
-def _flat(config: TrainConfig) -> dict[str, Any]:
+def flat_settings(config: TrainConfig) -> dict[str, Any]:
     """Return all settings in one dictionary, where `method` is its name."""
     values = config.as_dict()
     augmentation = values.pop("augmentation")
