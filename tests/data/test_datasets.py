@@ -254,8 +254,9 @@ def test_tiny_tiered_uses_the_labelled_images_of_its_classes(tmp_path: Path) -> 
         assert set(store.class_names) == set(standard_splits("tiny-tiered")[split])
         assert store.images.shape[1:] == (64, 64, 3)
     folder = write_folder(tmp_path / "folder", members)
-    unpacked = prepare("tiny-tiered", folder, data_dir=tmp_path / "e")
-    assert [unpacked[s].fingerprint for s in SPLITS] == [stores[s].fingerprint for s in SPLITS]
+    for place in (folder, folder / "tiny-imagenet-200"):
+        unpacked = prepare("tiny-tiered", place, data_dir=tmp_path / "e")
+        assert [unpacked[s].fingerprint for s in SPLITS] == [stores[s].fingerprint for s in SPLITS]
 
 
 ANNOTATIONS = "tiny-imagenet-200/val/val_annotations.txt"

@@ -1,13 +1,18 @@
 """Differences between runs, and of one run that is measured in two ways."""
 
+import math
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import scipy.stats
+from hypothesis import given
+from hypothesis import strategies as st
 from tests.helpers.made_up import DATASET, SEEDS, put
 
 from nearshot.errors import InputError
+from nearshot.paper.differences import pooled_deviation
 from nearshot.paper.recipes.ablations import row_config
 from nearshot.paper.results import Measurement, Results
 from nearshot.paper.sizes import Size
@@ -30,20 +35,70 @@ def seed_means(results: Results, side: tuple[TrainConfig, Measurement]) -> list[
     ("first_seeds", "second_seeds"),
     [(SEEDS, SEEDS), (SEEDS, SEEDS[:2]), (SEEDS[1:], SEEDS[:2])],
 )
-def test_two_runs_have_welchs_interval(
-    first_seeds: tuple[int, ...], second_seeds: tuple[int, ...], tmp_path: Path
+@pytest.mark.parametrize("is_pooled", [True, False])
+def test_two_runs_share_a_deviation_where_seeds_matter(
+    first_seeds: tuple[int, ...],
+    second_seeds: tuple[int, ...],
+    is_pooled: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The same seed of two methods draws other batches, and they may differ in variance."""
+    """Elsewhere each has its own, and they may differ."""
+    monkeypatch.setattr("nearshot.paper.results.POOLED_FROM", 0.2 if is_pooled else 10.0)
     results = Results(tmp_path)
     put(results, FIRST[0], 62.0, seeds=first_seeds, spread=8 / 3)
     put(results, SECOND[0], 60.0, seeds=second_seeds, spread=4 / 3)
     sides = seed_means(results, FIRST), seed_means(results, SECOND)
-    expected = scipy.stats.ttest_ind(*sides, equal_var=False).confidence_interval(0.95)
+    expected = scipy.stats.ttest_ind(*sides, equal_var=is_pooled).confidence_interval(0.95)
     difference = results.difference(FIRST, SECOND)
     assert difference is not None
     assert (difference.n_first, difference.n_second) == (len(first_seeds), len(second_seeds))
     assert difference.mean - difference.half_width == pytest.approx(expected.low)
     assert difference.mean + difference.half_width == pytest.approx(expected.high)
+
+
+def test_the_deviation_is_that_of_all_runs_on_the_dataset(tmp_path: Path) -> None:
+    results = Results(tmp_path)
+    third = row_config(DATASET, 7, 512)
+    for config, spread in ((FIRST[0], 1.0), (SECOND[0], 2.0), (third, 4.0)):
+        put(results, config, 60.0, seeds=SEEDS, spread=spread)
+    put(results, row_config(DATASET, 1, 512), 50.0, seeds=[0])
+    groups = [seed_means(results, (config, VAL)) for config in (FIRST[0], SECOND[0], third)]
+    squares = [sum((mean - np.mean(group)) ** 2 for mean in group) for group in groups]
+    deviation = results.seed_deviation(*FIRST)
+    assert deviation is not None
+    assert deviation.degrees_of_freedom == 6
+    assert deviation.value == pytest.approx(math.sqrt(sum(squares) / 6))
+    # Another split, other shots and another dataset have their own.
+    assert results.seed_deviation(PRESETS["mini-imagenet-nca"], VAL) is None
+    fewer = Results(tmp_path, seeds=SEEDS[:2]).seed_deviation(*FIRST)
+    assert fewer is not None
+    assert fewer.degrees_of_freedom == 3
+
+
+@given(st.lists(st.lists(st.floats(0, 100), min_size=1, max_size=5), max_size=6))
+def test_the_pooled_deviation_by_its_formula(groups: list[list[float]]) -> None:
+    squares = 0.0
+    n_free = 0
+    for group in groups:
+        mean = sum(group) / len(group)
+        for value in group:
+            squares += (value - mean) ** 2
+        n_free += len(group) - 1
+    deviation = pooled_deviation([[group] for group in groups])
+    if not n_free:
+        assert deviation is None
+    else:
+        assert deviation is not None
+        assert deviation.degrees_of_freedom == n_free
+        assert deviation.value == pytest.approx(math.sqrt(squares / n_free), abs=1e-6)
+
+
+def test_classifiers_of_the_same_networks_count_once() -> None:
+    deviation = pooled_deviation([[[1.0, 2.0, 3.0], [1.0, 3.0, 5.0]]])
+    assert deviation is not None
+    assert deviation.degrees_of_freedom == 2
+    assert deviation.value == pytest.approx(math.sqrt(2.5))
 
 
 def test_one_run_measured_in_two_ways_is_paired_by_seed_on_the_episodes_of_both(

@@ -251,7 +251,7 @@ def welch(
     half_width = 0.0
     if error > 0:
         parts = first_error**2 / (n_first - 1) + second_error**2 / (n_second - 1)
-        half_width = math.sqrt(error) * _student(error**2 / parts, confidence)
+        half_width = math.sqrt(error) * student(error**2 / parts, confidence)
     mean = statistics.fmean(firsts) - statistics.fmean(seconds)
     return Difference(mean, half_width, n_first, n_second)
 
@@ -270,7 +270,7 @@ def paired(
     n_seeds = len(firsts)
     differences = [first - second for first, second in zip(firsts, seconds, strict=True)]
     error = statistics.stdev(differences) / math.sqrt(n_seeds)
-    half_width = error * _student(n_seeds - 1, confidence)
+    half_width = error * student(n_seeds - 1, confidence)
     return Difference(statistics.fmean(differences), half_width, n_seeds, n_seeds)
 
 
@@ -282,7 +282,7 @@ def _check_seeds(firsts: Sequence[float], seconds: Sequence[float]) -> None:
         )
 
 
-def _student(degrees_of_freedom: float, confidence: float) -> float:
+def student(degrees_of_freedom: float, confidence: float) -> float:
     """Return how many standard errors wide half an interval of Student's t is."""
     import scipy.stats  # noqa: PLC0415 (takes most of a second)
 
@@ -310,7 +310,7 @@ def pool_seeds(accuracies: Sequence[Accuracy]) -> PooledAccuracy:
     between_seeds = math.nan
     if n_seeds > 1:
         error = statistics.stdev(per_seed) / math.sqrt(n_seeds)
-        between_seeds = _student(n_seeds - 1, 0.95) * error
+        between_seeds = student(n_seeds - 1, 0.95) * error
     return PooledAccuracy(
         mean=float(together.mean()),
         interval95=interval(independent),

@@ -236,7 +236,10 @@ def distances_from_the_curve(results: Results, dataset: str) -> Iterator[Compare
         curve = _curve(results, dataset, measurement, share)
         seeds = None
         if firsts and curve:
-            seeds = SeedComparison(tuple(firsts), tuple(curve), is_paired=False)
+            deviation = results.seed_deviation(config, measurement)
+            seeds = SeedComparison(
+                tuple(firsts), tuple(curve), is_paired=False, deviation=deviation
+            )
         name = f"{setup_name(network, setup)} minus the curve at {100 * share:.0f} % of the pairs"
         yield Compared(f"{name}, {network.classifier}, {n_shot}-shot", seeds)
 

@@ -1,16 +1,65 @@
 """Differences between accuracies by training seed: two runs, or one run measured in two ways.
 
 One run that is measured in two ways is paired by seed, since both sides have the same weights. Two
-runs are not: the seed of one method draws other batches than the same seed of another, so their
-interval is Welch's.
+runs are not: the seed of one method draws other batches than the same seed of another. Three seeds
+say little about a standard deviation, so where seeds matter, one that is pooled over all runs is
+used for both sides; elsewhere their interval is Welch's. docs/judging.md has the reasons.
 """
 
 import math
-from collections.abc import Mapping
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from nearshot.evaluation import Accuracy, compare
-from nearshot.evaluation.statistics import Difference, paired, welch
+from nearshot.evaluation.statistics import Difference, paired, student, welch
+
+POOLED_FROM = 0.2  # points: the pooled standard deviation above which it is used
+
+
+@dataclass(frozen=True)
+class SeedDeviation:
+    """The standard deviation between training seeds, in points, pooled over several runs."""
+
+    value: float
+    degrees_of_freedom: int
+
+    def difference(
+        self, firsts: Sequence[float], seconds: Sequence[float], *, confidence: float = 0.95
+    ) -> Difference:
+        """Return the difference of two runs, with Student's interval of this deviation.
+
+        >>> print(SeedDeviation(0.5, 20).difference([62.0, 62.5, 63.0], [60.0, 61.0]))
+        +2.00 ± 0.95
+        """
+        n_first = len(firsts)
+        n_second = len(seconds)
+        error = self.value * math.sqrt(1 / n_first + 1 / n_second)
+        half_width = error * student(self.degrees_of_freedom, confidence)
+        mean = statistics.fmean(firsts) - statistics.fmean(seconds)
+        return Difference(mean, half_width, n_first, n_second)
+
+
+def pooled_deviation(runs: Iterable[Sequence[Sequence[float]]]) -> SeedDeviation | None:
+    """Return the standard deviation between seeds, pooled over runs; None if no run has two seeds.
+
+    Each run has one sequence of accuracies by seed, or several if it was measured with several
+    classifiers. Those are of the same networks, so their variances are averaged, and count once.
+
+    >>> pooled_deviation([[[62.0, 64.0]], [[70.0, 70.0, 70.0], [71.0, 71.0, 71.0]], [[50.0]]])
+    SeedDeviation(value=0.816496580927726, degrees_of_freedom=3)
+    """
+    squares = 0.0
+    degrees_of_freedom = 0
+    for measurements in runs:
+        variances = [statistics.variance(seeds) for seeds in measurements if len(seeds) > 1]
+        if variances:
+            n_seeds = max(len(seeds) for seeds in measurements)
+            squares += statistics.fmean(variances) * (n_seeds - 1)
+            degrees_of_freedom += n_seeds - 1
+    if not degrees_of_freedom:
+        return None
+    return SeedDeviation(math.sqrt(squares / degrees_of_freedom), degrees_of_freedom)
 
 
 @dataclass(frozen=True)
@@ -21,12 +70,14 @@ class SeedComparison:
         firsts, seconds: the accuracies of both sides.
         is_paired: whether both sides have the same seeds of the same run, in the same order.
         over_episodes: half the 95 % interval over episodes, if there is a single seed.
+        deviation: the standard deviation between seeds, where it is not each side's own.
     """
 
     firsts: tuple[float, ...]
     seconds: tuple[float, ...]
     is_paired: bool
     over_episodes: float = math.nan
+    deviation: SeedDeviation | None = None
 
     @property
     def n_seeds(self) -> int:
@@ -45,21 +96,26 @@ class SeedComparison:
             return Difference(self.firsts[0] - self.seconds[0], self.over_episodes, 1, 1)
         if self.is_paired:
             return paired(self.firsts, self.seconds, confidence=confidence)
+        if self.deviation is not None:
+            return self.deviation.difference(self.firsts, self.seconds, confidence=confidence)
         return welch(self.firsts, self.seconds, confidence=confidence)
 
 
 def compare_runs(
-    firsts: Mapping[int, Accuracy], seconds: Mapping[int, Accuracy]
+    firsts: Mapping[int, Accuracy],
+    seconds: Mapping[int, Accuracy],
+    deviation: SeedDeviation | None = None,
 ) -> SeedComparison | None:
     """Return the accuracies of two runs, given by seed; None where either is missing.
 
-    If either has a single seed, that seed alone is compared, on the episodes that both have.
+    `deviation` is the standard deviation between seeds, where it is not to be each side's own. If
+    either has a single seed, that seed alone is compared, on the episodes that both have.
     """
     if min(len(firsts), len(seconds)) < 2:
         return compare_seeds(firsts, seconds)
     first_means = tuple(accuracy.mean for accuracy in firsts.values())
     second_means = tuple(accuracy.mean for accuracy in seconds.values())
-    return SeedComparison(first_means, second_means, is_paired=False)
+    return SeedComparison(first_means, second_means, is_paired=False, deviation=deviation)
 
 
 def compare_seeds(

@@ -12,8 +12,16 @@ from pathlib import Path
 from nearshot.evaluation import Accuracy, PooledAccuracy, pool_seeds
 from nearshot.evaluation.statistics import Difference
 from nearshot.io import read_json, write_json
-from nearshot.paper.differences import SeedComparison, compare_runs, compare_seeds
+from nearshot.paper.differences import (
+    POOLED_FROM,
+    SeedComparison,
+    SeedDeviation,
+    compare_runs,
+    compare_seeds,
+    pooled_deviation,
+)
 from nearshot.paper.identity import run_id
+from nearshot.paper.numbers import TITLES
 from nearshot.paper.result_file import Measurement, RunResult
 from nearshot.paper.sizes import PAPER, Size
 from nearshot.training import TrainConfig
@@ -52,6 +60,7 @@ class Results:
         self.seeds = tuple(seeds)
         self.n_requested = len(self.seeds)
         self._cache: dict[Path, tuple[int, RunResult | None]] = {}
+        self._deviations: dict[tuple[str, str, int], SeedDeviation | None] = {}
 
     def with_seeds_that_ran(self, configs: Sequence[TrainConfig]) -> "Results":
         """Return the same results without the seeds that no run has, unless that is all of them."""
@@ -82,6 +91,7 @@ class Results:
         settings is kept in the folder "earlier", and so is a file that cannot be read, which a
         newer version may have written.
         """
+        self._deviations.clear()
         path = self._path(result.config, result.size)
         path.parent.mkdir(parents=True, exist_ok=True)
         if path.is_file():
@@ -127,16 +137,46 @@ class Results:
         """
         configs = [self.size.change(config) for config, _ in (first, second)]
         is_one_run = run_id(configs[0]) == run_id(configs[1])
-        if is_one_run and first[1] == second[1]:
+        firsts = self.accuracies(*first)
+        seconds = self.accuracies(*second)
+        if is_one_run:
+            return None if first[1] == second[1] else compare_seeds(firsts, seconds)
+        return compare_runs(firsts, seconds, self.seed_deviation(*first))
+
+    def seed_deviation(self, config: TrainConfig, measurement: Measurement) -> SeedDeviation | None:
+        """Return the standard deviation between seeds of all runs on a dataset.
+
+        It is that of accuracies on the same split with the same number of shots, with the usual
+        features. None if it is small, or if no run has two seeds: then runs have their own.
+        """
+        dataset = self.dataset(dataset_name(config.dataset))
+        key = (dataset, measurement.split, measurement.n_shot)
+        if key not in self._deviations:
+            self._deviations[key] = self._pooled_deviation(*key)
+        return self._deviations[key]
+
+    def _pooled_deviation(self, dataset: str, split: str, n_shot: int) -> SeedDeviation | None:
+        runs: dict[str, dict[str, list[float]]] = {}
+        for path in sorted((self.folder / self.size.name / dataset).glob("*.json")):
+            result = self._read(path)
+            if result is None or result.seed not in self.seeds:
+                continue
+            by_classifier = runs.setdefault(run_id(replace(result.config, seed=0)), {})
+            for classifier in TITLES:
+                measurement = Measurement(split, n_shot, classifier)
+                if result.has(measurement):
+                    mean = result.accuracy(measurement).mean
+                    by_classifier.setdefault(classifier, []).append(mean)
+        deviation = pooled_deviation(list(run.values()) for run in runs.values())
+        if deviation is None or deviation.value <= POOLED_FROM:
             return None
-        compare = compare_seeds if is_one_run else compare_runs
-        return compare(self.accuracies(*first), self.accuracies(*second))
+        return deviation
 
     def difference(self, first: Side, second: Side) -> Difference | None:
         """Return the first side's accuracy minus the second's, with a 95 % interval.
 
         One run that is measured in two ways is paired by seed, since both sides have the same
-        weights. Two runs have Welch's interval: the same seed of two methods draws other batches.
+        weights. Two runs are not: the same seed of two methods draws other batches.
         A single seed has the interval over episodes.
         """
         comparison = self.comparison(first, second)

@@ -41,12 +41,12 @@ def _training_images(files: Files, listed: set[str]) -> list[SourceImage]:
     """Return the images in `train/<wnid>/images/` of the listed classes."""
     images = []
     for path in files.members:
-        folders = PurePosixPath(path).parts[-4:-1]
-        if len(folders) < 3 or not is_image(path):
+        parts = PurePosixPath(path).parts[-4:]
+        if len(parts) < 4 or not is_image(path):
             continue
-        split, wnid, name = folders
-        if split == "train" and name == "images" and wnid in listed:
-            images.append(source.source_image(files, path, wnid))
+        split, wnid, folder, _ = parts
+        if split == "train" and folder == "images" and wnid in listed:
+            images.append(source.source_image(files, path, wnid, "/".join(parts)))
     return images
 
 
@@ -78,7 +78,7 @@ def _validation_images(files: Files, listed: set[str]) -> list[SourceImage]:
         if path in seen:
             raise FileFormatError(f"{where} lists {file!r} a second time.")
         seen.add(path)
-        images.append(source.source_image(files, path, wnid))
+        images.append(source.source_image(files, path, wnid, f"val/images/{file}"))
     return images
 
 
@@ -89,11 +89,11 @@ def _check_counts(
     counts = Counter(image.class_name for image in images)
     wrong = sorted(wnid for wnid in listed if counts[wnid] != expected)
     if wrong:
-        first = wrong[0]
+        found = ", ".join(f"{wnid} has {counts[wnid]}" for wnid in wrong[:3])
+        more = f", and {counted(len(wrong) - 3, 'more class', 'more classes')}" if wrong[3:] else ""
         raise FileFormatError(
-            f"{files.label} must have {expected} images of each class in {split}: {first} has "
-            f"{counts[first]}, and {counted(len(wrong), 'class', 'classes')} in all have another "
-            "number. Is the copy damaged?"
+            f"{files.label} must have {expected} images of each class in {split}: {found}{more}. "
+            "Is the copy damaged?"
         )
 
 

@@ -45,8 +45,9 @@ SMALL_FILES = "mini-imagenet-84"
 # The dataset of the paper whose split a dataset of ours has; only differences can be compared.
 SPLIT_OF = {"tiny-tiered": "tiered-imagenet"}
 NOTES = (
-    "± is Welch's interval between training seeds where both sides have several; otherwise it is "
-    "over episodes, without seed variance. The validation split selected the epochs.",
+    "± is the interval between training seeds where both sides have several (docs/judging.md); "
+    "otherwise it is over episodes, without seed variance. The validation split selected the "
+    "epochs.",
     "Soft assignment where MN is a side, nearest centroid otherwise. The paper has the test split "
     "alone.",
 )
