@@ -20,8 +20,8 @@ from torch import nn
 import nearshot
 from nearshot.data.images import Interpolation, Pixels, fit_to_square
 from nearshot.errors import InputError, MissingExtraError
-from nearshot.estimator import FewShotClassifier
-from nearshot.estimator.onnx import Resize, export_onnx, to_onnx
+from nearshot.estimator import Embedder, FewShotClassifier
+from nearshot.estimator.onnx import EmbedImages, Resize, export_onnx, to_onnx
 from nearshot.evaluation import CLASSIFIERS
 from nearshot.models import Backbone, build_backbone
 
@@ -277,3 +277,22 @@ def test_what_cannot_be_exported(
     with pytest.raises(MissingExtraError, match=r"pip install 'nearshot\[onnx\]'"):
         export_onnx(FewShotClassifier().fit(*embedded[:2]), tmp_path / "c.onnx")
     assert not list(tmp_path.iterdir())
+
+
+def test_the_graph_of_a_network_gives_all_feature_sets() -> None:
+    """Equal but for the last bit of float16, where a value lies between two of them."""
+    embedder = Embedder("efficientnet-lite0", input_size=64, all_sets=True, device="cpu")
+    example = torch.zeros(2, 65, 66, 3, dtype=torch.uint8)
+    graph = to_onnx(
+        EmbedImages(embedder.networks[0]).eval(),
+        example,
+        axes=("image", "height", "width"),
+        input_name="images",
+        output_names=["features"],
+    )
+    queries = np.stack([picture(seed, 80, 100) for seed in range(5)])
+    features = opened(graph.SerializeToString())(images=queries)["features"]
+    expected = embedder(list(queries))
+    assert features.shape == expected.shape
+    np.testing.assert_allclose(features, expected, rtol=2e-3, atol=1e-4)
+    assert (features == expected).mean() > 0.9

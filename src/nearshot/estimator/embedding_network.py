@@ -142,10 +142,6 @@ class EmbeddingNetwork:
                 f"backbone must return features of shape {expected} (got {features.shape})."
             )
         self.dim = features.shape[1]
-        if self._is_rounded:
-            # As the cache holds them, so that new and cached features are equal.
-            features = features.clip(-LARGEST_HALF, LARGEST_HALF)
-            features = features.astype(np.float16).astype(np.float32)
         return features
 
     def _embed_views(self, network: nn.Module, squares: Pixels) -> Features:
@@ -160,8 +156,15 @@ class EmbeddingNetwork:
             for number in range(self.n_views):
                 view = view_of(images, number, side)
                 features.append(embed(normalise_images(view, *self.spec.normalisation)))
-            mean: Features = torch.stack(features).float().mean(0).cpu().numpy()
-        return mean
+            mean = torch.stack(features).float().mean(0).cpu()
+            # As the cache holds them, so that new and cached features are equal.
+            rounded = round_to_half(mean) if self._is_rounded else mean
+            return np.asarray(rounded.numpy())
+
+
+def round_to_half(features: Tensor) -> Tensor:
+    """Round features to float16, and return them as float32."""
+    return features.clamp(-LARGEST_HALF, LARGEST_HALF).half().float()
 
 
 def _cache_key(backbone: Backbone, n_views: int, feature_sets: FeatureSets | None) -> str:

@@ -24,12 +24,14 @@ from nearshot.data.images import Interpolation
 from nearshot.distances import unit_length
 from nearshot.errors import InputError, MissingExtraError
 from nearshot.estimator.calibration import class_probabilities
+from nearshot.estimator.embedding_network import EmbeddingNetwork, round_to_half
 from nearshot.estimator.head import Head
 from nearshot.estimator.novelty import weigh_by_score
 from nearshot.estimator.read_images import PREPROCESSING
 from nearshot.estimator.state import FittedState
 from nearshot.evaluation.classifiers import RIDGE, first_best, similarities
 from nearshot.io import atomic_write, readable
+from nearshot.models import Backbone, BackboneSpec
 
 if TYPE_CHECKING:
     from nearshot.estimator.classifier import FewShotClassifier
@@ -201,6 +203,27 @@ def _levels(sums: Tensor) -> Tensor:
     return (sums / UNIT_WEIGHT + 0.5).floor().clamp(min=0, max=255)
 
 
+class EmbedImages(nn.Module):
+    """A network of an `Embedder` as a module: from images of any size to features (image, dim)."""
+
+    def __init__(self, embedding_network: EmbeddingNetwork) -> None:
+        super().__init__()
+        spec = embedding_network.spec
+        self.network = deepcopy(embedding_network.network)
+        self.has_sets = embedding_network.feature_sets is not None
+        self.resize = Resize(spec.input_size, spec.interpolation, spec.crop)
+        self.channel_mean = nn.Buffer(_channels(spec.normalisation.mean))
+        self.channel_std = nn.Buffer(_channels(spec.normalisation.std))
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Return the features of one view of each image."""
+        normalised = (self.resize(images) / 255 - self.channel_mean) / self.channel_std
+        if not self.has_sets or not isinstance(self.network, Backbone):
+            embeddings: Tensor = self.network(normalised)  # type: ignore[misc]
+            return embeddings
+        return round_to_half(self.network.flat_features(normalised))
+
+
 class _Decision(nn.Module):
     """A fitted classifier as a module: from images, or features, to everything but the labels."""
 
@@ -218,13 +241,9 @@ class _Decision(nn.Module):
         self.centre = nn.Buffer(torch.from_numpy(np.array(centre, dtype=np.float64)))
         self.means = nn.Buffer(state.support.means)
         self.variances = nn.Buffer(state.variances)
-        self.network: nn.Module | None = None
+        self.networks: nn.ModuleList | None = None
         if state.embedder is not None:
-            spec = state.embedder.spec
-            self.network = deepcopy(state.embedder.network)
-            self.resize = Resize(spec.input_size, spec.interpolation, spec.crop)
-            self.channel_mean = nn.Buffer(_channels(spec.normalisation.mean))
-            self.channel_std = nn.Buffer(_channels(spec.normalisation.std))
+            self.networks = nn.ModuleList(map(EmbedImages, state.embedder.networks))
 
     def forward(self, inputs: Tensor) -> tuple[Tensor, ...]:
         """Return the probabilities, novelty, rejection (if the classifier rejects) and label index.
@@ -232,9 +251,8 @@ class _Decision(nn.Module):
         The probabilities are (image, class), the others (image,).
         """
         features = inputs
-        if self.network is not None:
-            images = (self.resize(inputs) / 255 - self.channel_mean) / self.channel_std
-            features = self.network(images)
+        if self.networks is not None:
+            features = torch.cat([embed(inputs) for embed in self.networks], dim=1)
         query = features.double() - self.centre
         is_zero = (query == 0).all(1)
         if self.normalise:
@@ -336,17 +354,22 @@ def _metadata(state: FittedState) -> dict[str, str]:
         values["reject_label"] = readable(str(settings.reject_label))
         values["reject_rate"] = settings.reject_rate
     if state.embedder is not None:
-        spec = state.embedder.spec
-        values["backbone"] = spec.name
-        values["preprocessing"] = {
-            "input": "RGB, uint8, (image, height, width, 3), upright",
-            "side": spec.input_size,
-            "resizing": f"{spec.interpolation}, {PREPROCESSING}",
-            "crop": spec.crop,
-            "mean": list(spec.normalisation.mean),
-            "std": list(spec.normalisation.std),
-        }
+        values["backbone"] = state.embedder.spec.name
+        preprocessing = [_preprocessing(network.spec) for network in state.embedder.networks]
+        values["preprocessing"] = preprocessing[0] if len(preprocessing) == 1 else preprocessing
     return {
         name: value if isinstance(value, str) else json.dumps(value)
         for name, value in values.items()
+    }
+
+
+def _preprocessing(spec: BackboneSpec) -> dict[str, Any]:
+    """Describe what the graph does to images before a network."""
+    return {
+        "input": "RGB, uint8, (image, height, width, 3), upright",
+        "side": spec.input_size,
+        "resizing": f"{spec.interpolation}, {PREPROCESSING}",
+        "crop": spec.crop,
+        "mean": list(spec.normalisation.mean),
+        "std": list(spec.normalisation.std),
     }
