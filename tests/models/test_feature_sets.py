@@ -2,12 +2,15 @@
 
 import hashlib
 import math
+import sys
+from collections.abc import Callable
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from nearshot.models import build_backbone
 from nearshot.models.efficientnet_lite import VARIANTS
@@ -19,6 +22,7 @@ from nearshot.models.feature_sets import (
     second_order,
     side_by_side,
 )
+from nearshot.models.timm import TimmBackbone
 
 MOST_BYTES = 12_000  # of a photo in the cache
 
@@ -102,16 +106,18 @@ def test_a_projection_keeps_products() -> None:
 
 def test_sets_side_by_side() -> None:
     sets = side_by_side(
-        {"embedding": 1280, "block": 320, "layout": 2560}, [("embedding",), ("root",)], root="root"
+        {"embedding": 1280, "block": 320, "layout": 2560},
+        [("embedding",), ("embedding-root",)],
+        rooted=["embedding", "block"],
     )
     assert sets.dim == 1280 + 320 + 1024
-    assert sets.columns("embedding") == sets.columns("root") == slice(0, 1280)
-    assert sets["root"].is_rooted
-    assert not sets["layout"].is_rooted
+    assert sets.columns("embedding") == sets.columns("embedding-root") == slice(0, 1280)
+    rooted = [feature_set.name for feature_set in sets.sets if feature_set.is_rooted]
+    assert rooted == ["embedding-root", "block"]
     assert sets.columns("layout") == slice(1600, 2624)
 
 
-@pytest.mark.parametrize("name", VARIANTS)
+@pytest.mark.parametrize("name", [*VARIANTS, "resnet12", "resnet12-metaopt"])
 def test_every_backbone_offers_its_embedding_and_what_it_describes(name: str) -> None:
     torch.manual_seed(0)
     backbone = build_backbone(name, input_size=48).eval()
@@ -128,11 +134,100 @@ def test_every_backbone_offers_its_embedding_and_what_it_describes(name: str) ->
     torch.testing.assert_close(flat[:, plain.columns], embedding)
     for feature_set in sets.sets:
         values = flat[:, feature_set.columns]
-        assert values.std(0).min() >= 0
+        name = "embedding" if feature_set.columns == plain.columns else feature_set.name
+        expected = named[name] if name == "embedding" else project(named[name])
+        torch.testing.assert_close(values, expected)
         if feature_set.is_rooted:
             assert values.min() >= 0
-        else:
-            expected = named[feature_set.name]
-            if feature_set is not plain:
-                expected = project(expected)
-            torch.testing.assert_close(values, expected)
+
+
+def test_a_backbone_without_sets_has_its_embedding() -> None:
+    backbone = build_backbone("conv4-32", input_size=16).eval()
+    images = torch.randn(2, 3, 16, 16)
+    assert backbone.feature_sets is None
+    torch.testing.assert_close(backbone.flat_features(images), backbone(images))
+
+
+class StandIn(nn.Module):
+    """A model with the methods of timm's that its feature sets need."""
+
+    feature_info = ({"num_chs": 4}, {"num_chs": 6}, {"num_chs": 8})
+    num_features = 8
+
+    def __init__(self) -> None:
+        super().__init__()
+        layers = [nn.Conv2d(3, 4, 3), nn.Conv2d(4, 6, 3), nn.Conv2d(6, 8, 3)]
+        self.layers = nn.ModuleList(layers)
+
+    def forward_intermediates(
+        self, x: Tensor, indices: list[int], output_fmt: str
+    ) -> tuple[Tensor, list[Tensor]]:
+        assert output_fmt == "NCHW"
+        maps = []
+        for layer in self.layers:
+            x = layer(x)
+            maps.append(x)
+        return x.tanh(), [maps[index] for index in indices]
+
+    def forward_head(self, x: Tensor) -> Tensor:
+        return x.mean((2, 3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.forward_head(self.forward_intermediates(x, [0], "NCHW")[0])
+
+
+class OldModel(StandIn):
+    """A model without intermediate features."""
+
+    forward_intermediates = property()  # type: ignore[assignment]
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.forward_head(self.layers[0](x).repeat(1, 2, 1, 1))
+
+
+@pytest.fixture
+def make_timm(monkeypatch: pytest.MonkeyPatch) -> Callable[[nn.Module], TimmBackbone]:
+    """Return a function that makes a backbone of a model that timm would return."""
+
+    def make(model: nn.Module) -> TimmBackbone:
+        config = {
+            "mean": (0.5, 0.5, 0.5),
+            "std": (0.5, 0.5, 0.5),
+            "interpolation": "bicubic",
+            "input_size": (3, 12, 12),
+            "crop_pct": 0.9,
+        }
+        timm = SimpleNamespace(
+            create_model=lambda name, pretrained, num_classes: model,
+            data=SimpleNamespace(resolve_model_data_config=lambda model: config),
+        )
+        monkeypatch.setitem(sys.modules, "timm", timm)
+        return TimmBackbone("timm:stand_in").eval()
+
+    return make
+
+
+def test_a_model_of_timm_offers_its_intermediate_features(
+    make_timm: Callable[[nn.Module], TimmBackbone],
+) -> None:
+    torch.manual_seed(0)
+    backbone = make_timm(StandIn())
+    images = torch.randn(2, 3, 12, 12)
+    sets = backbone.feature_sets
+    assert sets is not None
+    assert sets.dim == 8 + 6 + 8 + 36  # embedding, stages 2 and 3, pairs of channels
+    assert not any(feature_set.is_rooted for feature_set in sets.sets)
+    with torch.inference_mode():
+        flat = backbone.flat_features(images)
+        second = backbone.model.layers[1](backbone.model.layers[0](images))
+        torch.testing.assert_close(flat[:, :8], backbone(images))
+        torch.testing.assert_close(flat[:, sets.columns("middle")], second.mean((2, 3)))
+
+
+def test_a_model_of_timm_without_intermediate_features_has_its_embedding(
+    make_timm: Callable[[nn.Module], TimmBackbone],
+) -> None:
+    backbone = make_timm(OldModel())
+    images = torch.randn(2, 3, 12, 12)
+    assert backbone.feature_sets is None
+    torch.testing.assert_close(backbone.flat_features(images), backbone(images))

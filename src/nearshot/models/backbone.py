@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from nearshot.errors import InputError
-from nearshot.models.feature_sets import FeatureSets, project
+from nearshot.models.feature_sets import EMBEDDING, FeatureSets, project
 
 
 class Normalisation(NamedTuple):
@@ -95,7 +95,7 @@ class Backbone(nn.Module):
 
     def named_features(self, images: Tensor) -> dict[str, Tensor]:
         """Return the feature sets of images by name, (image, n) each, the embedding first."""
-        return {"embedding": self(images)}
+        return {EMBEDDING: self(images)}
 
     def flat_features(self, images: Tensor) -> Tensor:
         """Return the feature sets of images side by side, as `feature_sets` describes them.

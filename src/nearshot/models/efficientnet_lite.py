@@ -25,7 +25,15 @@ from nearshot.models.backbone import (
     average_over_places,
     initialise,
 )
-from nearshot.models.feature_sets import FeatureSets, layout, pool, second_order, side_by_side
+from nearshot.models.feature_sets import (
+    EMBEDDING,
+    EMBEDDING_ROOT,
+    FeatureSets,
+    layout,
+    pool,
+    second_order,
+    side_by_side,
+)
 from nearshot.models.layers import batch_norm, convolution
 
 PHOTOS_EXTRA = "pip install 'nearshot[photos]'"
@@ -45,10 +53,9 @@ BLOCKS = (
 # The last rows at a quarter, an eighth and a sixteenth of the side; the head ends the fourth stage.
 STAGE_ENDS = (1, 2, 4)
 NORMALISATION = Normalisation(mean=(127 / 255,) * 3, std=(128 / 255,) * 3)
-EMBEDDING_ROOT = "embedding-root"
 # Chosen on textures, letters and small photographs, by `benchmarks/feature_sets.py`.
 CANDIDATES = (
-    ("embedding",),
+    (EMBEDDING,),
     (EMBEDDING_ROOT,),
     ("last",),
     ("middle-4x4",),
@@ -160,21 +167,21 @@ class EfficientNetLite(Backbone):
         middle = self.stage_dims[2]
         last = self.last_dim
         dims = {
-            "embedding": HEAD_WIDTH,
+            EMBEDDING: HEAD_WIDTH,
             "last": last,
             "last-4x4": 16 * last,
             "middle-4x4": 16 * middle,
             "middle-layout": 64 * middle,
             "middle-pairs": middle * (middle + 1) // 2,
         }
-        return side_by_side(dims, CANDIDATES, root=EMBEDDING_ROOT)
+        return side_by_side(dims, CANDIDATES, rooted=[EMBEDDING])
 
     def named_features(self, images: Tensor) -> dict[str, Tensor]:
         """Return the feature sets by name, (image, n) each, the embedding first."""
         *_, middle, last, head = self._maps(images)
         middle_layout = layout(middle)
         sets = {
-            "embedding": average_over_places(head),
+            EMBEDDING: average_over_places(head),
             "last": average_over_places(last),
             "last-4x4": pool(last, 4),
             "middle-4x4": pool(middle, 4),

@@ -5,7 +5,7 @@ can weigh both. Here are the description of such a vector, and the functions tha
 """
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import lru_cache
 from typing import Any, Self
@@ -18,6 +18,8 @@ from torch import Tensor
 
 from nearshot.errors import InputError
 
+EMBEDDING = "embedding"
+EMBEDDING_ROOT = "embedding-root"
 PROJECTED_DIM = 1024
 """Sets with more dimensions are projected to this many, except for the embedding."""
 LAYOUT_GRID = 8
@@ -158,7 +160,7 @@ def side_by_side(
     dims: Mapping[str, int],
     candidates: Sequence[Sequence[str]],
     *,
-    root: str | None = None,
+    rooted: Collection[str] = (),
 ) -> FeatureSets:
     """Return the description of what `Backbone.flat_features` returns.
 
@@ -166,17 +168,73 @@ def side_by_side(
         dims: the dimension of each of `Backbone.named_features`, the embedding first, before large
             sets are projected.
         candidates: as in `FeatureSets`.
-        root: the name of one more set, the square roots of the embedding, if none is negative.
+        rooted: the sets without negative values, of which square roots are taken. The roots of the
+            embedding are one more set, `EMBEDDING_ROOT`.
     """
     sets = []
     start = 0
     for name, dim in dims.items():
-        stop = start + (dim if start == 0 else min(dim, PROJECTED_DIM))
-        sets.append(FeatureSet(name, start, stop))
-        if start == 0 and root is not None:
-            sets.append(FeatureSet(root, start, stop, is_rooted=True))
+        stop = start + (dim if name == EMBEDDING else min(dim, PROJECTED_DIM))
+        if name != EMBEDDING:
+            sets.append(FeatureSet(name, start, stop, is_rooted=name in rooted))
+        else:
+            sets.append(FeatureSet(EMBEDDING, start, stop))
+            if EMBEDDING in rooted:
+                sets.append(FeatureSet(EMBEDDING_ROOT, start, stop, is_rooted=True))
         start = stop
     return FeatureSets(tuple(sets), tuple(tuple(candidate) for candidate in candidates))
+
+
+def sets_of_stages(
+    embedding_dim: int, stage_dims: Sequence[int], *, is_rooted: bool
+) -> FeatureSets | None:
+    """Return the description of `features_of_stages`; None for fewer than two stages.
+
+    `is_rooted` is whether the stages and the embedding have no negative values, so that square
+    roots are taken.
+    """
+    if len(stage_dims) < 2:
+        return None
+    middle, late = chosen_stages(len(stage_dims))
+    n_late = stage_dims[late]
+    dims = {
+        EMBEDDING: embedding_dim,
+        "middle": stage_dims[middle],
+        "late": n_late,
+        "late-pairs": n_late * (n_late + 1) // 2,
+    }
+    embedding = EMBEDDING_ROOT if is_rooted else EMBEDDING
+    candidates = [
+        (EMBEDDING,),
+        ("late",),
+        (embedding, "late"),
+        (embedding, "late", "middle"),
+        ("late-pairs",),
+        (embedding, "late", "late-pairs"),
+    ]
+    if is_rooted:
+        candidates.append((EMBEDDING_ROOT,))
+    rooted = (EMBEDDING, "middle", "late") if is_rooted else ()
+    return side_by_side(dims, candidates, rooted=rooted)
+
+
+def features_of_stages(embedding: Tensor, middle: Tensor, late: Tensor) -> dict[str, Tensor]:
+    """Return feature sets, (image, n) each, of an embedding and the maps of `chosen_stages`."""
+    return {
+        EMBEDDING: embedding,
+        "middle": pool(middle, 1).flatten(1),
+        "late": pool(late, 1).flatten(1),
+        "late-pairs": second_order(layout(late)),
+    }
+
+
+def chosen_stages(n_stages: int) -> tuple[int, int]:
+    """Return the stages at a half and at three quarters of the depth, counted from 0.
+
+    >>> chosen_stages(4), chosen_stages(12)
+    ((1, 2), (5, 8))
+    """
+    return (n_stages + 1) // 2 - 1, (3 * n_stages + 3) // 4 - 1
 
 
 def pool(maps: Tensor, grid: int) -> Tensor:

@@ -3,7 +3,13 @@
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from nearshot.models.backbone import Backbone, BackboneSpec, initialise
+from nearshot.models.backbone import Backbone, BackboneSpec, average_over_places, initialise
+from nearshot.models.feature_sets import (
+    FeatureSets,
+    chosen_stages,
+    features_of_stages,
+    sets_of_stages,
+)
 from nearshot.models.layers import DropBlock, batch_norm, convolution
 
 WIDTHS = (64, 160, 320, 640)
@@ -13,7 +19,25 @@ SLOPE = 0.1
 DROP_RATE = 0.1
 
 
-class ResNet12(Backbone):
+class StagedBackbone(Backbone):
+    """What both networks share: their stages are feature sets."""
+
+    is_rooted: bool  # whether no stage has negative values
+
+    @property
+    def feature_sets(self) -> FeatureSets | None:
+        """The columns of `flat_features`."""
+        return sets_of_stages(self.embedding_dim, self.stage_dims, is_rooted=self.is_rooted)
+
+    def named_features(self, images: Tensor) -> dict[str, Tensor]:
+        """Return the feature sets by name, (image, n) each, the embedding first."""
+        maps = self.stages(images)
+        middle, late = chosen_stages(len(maps))
+        embedding = average_over_places(maps[-1])
+        return features_of_stages(embedding, maps[middle], maps[late])
+
+
+class ResNet12(StagedBackbone):
     """The network of the published experiments: 9,427,840 parameters.
 
     A 3×3 stem of 64 channels, then stages of 1, 1, 2 and 1 basic blocks (two 3×3 convolutions and a
@@ -28,6 +52,7 @@ class ResNet12(Backbone):
 
     embedding_dim = WIDTHS[-1]
     stage_dims = WIDTHS
+    is_rooted = True
 
     def __init__(self, name: str, input_size: int, *, drop_rate: float = 0.0) -> None:
         super().__init__()
@@ -85,7 +110,7 @@ class BasicBlock(nn.Module):
         return F.relu(self.residual(x) + self.shortcut(x))
 
 
-class ResNet12MetaOpt(Backbone):
+class ResNet12MetaOpt(StagedBackbone):
     """Lee et al.'s ResNet-12 (MetaOptNet): 12,424,320 parameters; for images of at least 16×16.
 
     Four stages of three 3×3 convolutions with leaky ReLU, a 1×1 shortcut and 2×2 max-pooling, 64,
@@ -97,6 +122,7 @@ class ResNet12MetaOpt(Backbone):
 
     embedding_dim = WIDTHS[-1]
     stage_dims = WIDTHS
+    is_rooted = False
 
     def __init__(self, name: str, input_size: int) -> None:
         super().__init__()

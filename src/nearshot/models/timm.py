@@ -13,6 +13,12 @@ from torch import Tensor
 
 from nearshot.errors import FileFormatError, InputError, MissingExtraError, NearshotError
 from nearshot.models.backbone import Backbone, BackboneSpec, Interpolation, Normalisation
+from nearshot.models.feature_sets import (
+    FeatureSets,
+    chosen_stages,
+    features_of_stages,
+    sets_of_stages,
+)
 from nearshot.models.layers import float32_by_default
 
 PREFIX = "timm:"
@@ -81,6 +87,23 @@ class TimmBackbone(Backbone):
             images, intermediates_only=True, output_fmt="NCHW"
         )
         return maps
+
+    @property
+    def feature_sets(self) -> FeatureSets | None:
+        """The columns of `flat_features`; None for a model without `forward_intermediates`."""
+        if not hasattr(self.model, "forward_intermediates"):
+            return None
+        return sets_of_stages(self.embedding_dim, self.stage_dims, is_rooted=False)
+
+    def named_features(self, images: Tensor) -> dict[str, Tensor]:
+        """Return the feature sets by name, (image, n) each, the embedding first."""
+        if self.feature_sets is None:
+            return super().named_features(images)
+        last, maps = self.model.forward_intermediates(
+            images, indices=list(chosen_stages(len(self.stage_dims))), output_fmt="NCHW"
+        )
+        embedding = torch.flatten(self.model.forward_head(last), 1)
+        return features_of_stages(embedding, *maps)
 
     def forward(self, images: Tensor) -> Tensor:
         """Embed images with the model's own pooling."""
