@@ -19,7 +19,8 @@ from nearshot.app.page_state import page_state
 from nearshot.app.project import Project
 from nearshot.app.server import HOST, make_server
 from nearshot.app.session import Session
-from nearshot.estimator import Embedder
+from nearshot.errors import InputError
+from nearshot.estimator import AccuracyEstimate, Embedder
 
 # In the slow tier, one after the other: beside other tests, a key may come before the page has
 # drawn what it acts on.
@@ -342,3 +343,263 @@ def test_thousands_of_photos_have_few_elements(
         )
         == "5000"
     )
+
+
+def labels_by_name(session: Session) -> dict[str, str | None]:
+    return {photo.name: session.project.label_of(photo) for photo in session.project.present}
+
+
+def test_accepting_everything_leaves_labels_alone(page: Browser, session: Session) -> None:
+    """Although one of them is doubted."""
+    for name in CLASSES:
+        label(session, name, 0, 1, 2)
+    wrong = [photo.id for photo in session.project.present if photo.name == "ant3.png"]
+    session.change(lambda project: project.set_label(wrong, "bee"))
+    wait_until_idle(session)
+    by_hand = {name: label for name, label in labels_by_name(session).items() if label}
+    click(page, "Check labels", "nav")
+    page.wait_for(f"Boolean({tile('ant3.png')})")
+    n_steps = len(session.project.history.undo)
+    select(page, "ant3.png")
+    page.press("Enter")
+    page.wait_for("document.getElementById('toast').textContent.includes('Nothing was changed')")
+    assert labels_by_name(session)["ant3.png"] == "bee"
+    assert len(session.project.history.undo) == n_steps
+    click(page, "All photos", "nav")
+    page.wait_for("document.querySelectorAll('.tile').length == 18")
+    page.ask("document.getElementById('grid').focus()")
+    page.press("a", CTRL)
+    page.press("Enter")
+    wait_until(lambda: len(session.project.labels) == 18)
+    assert labels_by_name(session) == labels_by_name(session) | by_hand
+    assert len(session.project.accepted) == 8
+    assert len(session.project.history.undo) == n_steps + 1
+    # Everything is labelled now, so that nothing is left to accept.
+    page.wait_for("document.querySelectorAll('.chip.sure').length == 18")
+    page.ask("document.getElementById('toast').textContent = ''")
+    page.press("a", CTRL)
+    page.press("Enter")
+    page.wait_for("document.getElementById('toast').textContent.includes('Nothing was changed')")
+    assert len(session.project.history.undo) == n_steps + 1
+    # One action, although it was of three classes.
+    page.press("z", CTRL)
+    wait_until(lambda: len(session.project.labels) == 10)
+    assert {name: label for name, label in labels_by_name(session).items() if label} == by_hand
+
+
+def test_a_selection_of_doubts_is_changed_by_its_button(page: Browser, session: Session) -> None:
+    for name in CLASSES:
+        label(session, name, 0, 1, 2, 3)
+    wrong = [photo.id for photo in session.project.present if photo.name == "ant0.png"]
+    session.change(lambda project: project.set_label(wrong, "bee"))
+    wait_until_idle(session)
+    click(page, "All photos", "nav")
+    page.wait_for(f"{tile('ant0.png')}.getAttribute('aria-label').includes('looks like ant')")
+    select(page, "ant0.png", "ant1.png")
+    page.wait_for("!document.getElementById('selection').hidden")
+    assert not page.ask("Boolean(document.getElementById('change-doubted'))")
+    select(page, "ant0.png")
+    click(page, "Change to ant", "#selection")
+    page.wait_for(is_labelled("ant0.png", "ant"))
+
+
+def test_merging_classes_is_asked_and_undone(page: Browser, session: Session) -> None:
+    for name in CLASSES:
+        label(session, name, 0)
+    page.wait_for("document.querySelectorAll('#classes li').length == 3")
+    for answer in ("Cancel", "Merge"):
+        rename = "document.querySelector('#classes li .more').click();"
+        rename += "document.getElementById('rename-name').value = ' bee ';"
+        page.ask(f"{rename} document.getElementById('rename').requestSubmit()")
+        page.wait_for("document.getElementById('asker').open")
+        assert "1 labelled photo" in page.ask("document.getElementById('question').textContent")
+        assert session.project.classes == list(CLASSES)
+        click(page, answer, "#asker")
+        page.wait_for("!document.getElementById('asker').open")
+        page.ask("document.getElementById('class-editor').close()")
+    wait_until(lambda: session.project.classes == ["bee", "cat"])
+    page.wait_for("document.querySelectorAll('#classes li').length == 2")
+    assert labels_by_name(session)["ant0.png"] == "bee"
+    click(page, "↶", "header")
+    wait_until(lambda: session.project.classes == list(CLASSES))
+    assert labels_by_name(session)["ant0.png"] == "ant"
+
+
+def test_undo_takes_back_keeping_a_label(page: Browser, session: Session) -> None:
+    for name in CLASSES:
+        label(session, name, 0, 1, 2)
+    wrong = [photo.id for photo in session.project.present if photo.name == "ant3.png"]
+    session.change(lambda project: project.set_label(wrong, "bee"))
+    wait_until_idle(session)
+    click(page, "Check labels", "nav")
+    page.wait_for(f"Boolean({tile('ant3.png')})")
+    select(page, "ant3.png")
+    click(page, "Keep the label", "#selection")
+    wait_until(lambda: len(session.project.confirmed) == 1)
+    page.press("z", CTRL)
+    wait_until(lambda: not session.project.confirmed)
+    assert labels_by_name(session)["ant3.png"] == "bee"
+    page.wait_for(f"{tile('ant3.png')}.getAttribute('aria-label').includes('looks like')")
+
+
+def test_names_of_folders_and_removed_photos_are_undone_after_a_reload(
+    browser: Browser, tmp_path: Path
+) -> None:
+    members = {f"{name}/{i}.png": pattern(code, i) for code, name in enumerate("ab") for i in (1, 2)}
+    folder = write_folder(tmp_path / "photos", members)
+    session = Session(Project(tmp_path / "p", [folder]), Embedder(conv4()))
+    session.start()
+    wait_until_idle(session)
+    with opened(browser, session):
+        click(browser, "Use the names of the 2 folders", "main")
+        wait_until(lambda: len(session.project.labels) == 4)
+        # Names repeat, so that tiles show the folders.
+        browser.wait_for(is_labelled("a/1.png", "a"))
+        click(browser, "All photos", "nav")
+        select(browser, "a/1.png")
+        browser.press("Delete")
+        wait_until(lambda: len(session.project.removed) == 1)
+        browser.call("Page.reload")
+        click(browser, "All photos", "nav")
+        browser.wait_for("document.querySelectorAll('.tile').length == 3")
+        click(browser, "Removed", "nav")
+        browser.wait_for(f"Boolean({tile('a/1.png')})")
+        select(browser, "a/1.png")
+        click(browser, "Put back", "#selection")
+        wait_until(lambda: not session.project.removed)
+        browser.press("z", CTRL)
+        wait_until(lambda: len(session.project.removed) == 1)
+        browser.press("z", CTRL)
+        wait_until(lambda: not session.project.removed)
+        browser.press("z", CTRL)
+        wait_until(lambda: not session.project.labels)
+        assert session.project.classes == []
+
+
+def test_none_of_these_is_a_label(
+    page: Browser, session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def state_of_strays(session: Session) -> dict[str, Any]:
+        """The answer for every photo is "none of these"."""
+        state = page_state(session)
+        for row in state["photos"]:
+            row[4] = -2
+        return state
+
+    monkeypatch.setattr("nearshot.app.server.page_state", state_of_strays)
+    session.change(lambda project: project.add_class("ant"))
+    click(page, "None of these", "nav")
+    page.wait_for("document.querySelectorAll('.tile').length == 18")
+    page.ask(
+        "document.getElementById('sort').value = 'name'; document.getElementById('sort').onchange()"
+    )
+    select(page, "ant0.png")
+    page.press("Enter")
+    page.wait_for(is_labelled("ant0.png", "none of these"))
+    selected = "document.querySelector('.tile[aria-selected=true]').getAttribute('aria-label')"
+    assert page.ask(selected).startswith("ant1.png, ")
+    page.press("0")
+    page.wait_for(is_labelled("ant1.png", "none of these"))
+    select(page, "bee0.png", "bee1.png")
+    page.ask(
+        f"""{{const data = new DataTransfer();
+        const options = {{bubbles: true, cancelable: true, dataTransfer: data}};
+        {tile("bee1.png")}.dispatchEvent(new DragEvent('dragstart', options));
+        const place = document.querySelector('nav li[data-view=none]');
+        place.dispatchEvent(new DragEvent('dragover', options));
+        place.dispatchEvent(new DragEvent('drop', options));}}"""
+    )
+    page.wait_for(is_labelled("bee1.png", "none of these"))
+    wait_until(lambda: len(session.project.labels) == 4)
+    assert set(session.project.labels.values()) == {"none of these"}
+
+
+def test_a_refused_request_shows_what_is_true(
+    page: Browser, session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add_class(page, "ant")
+
+    def refuses(entry: object) -> None:
+        raise InputError("The disk is full.")
+
+    monkeypatch.setattr(session.project._journal, "append", refuses)
+    select(page, "ant0.png", "ant1.png")
+    page.press("1")
+    page.wait_for("document.getElementById('toast').textContent.includes('disk is full')")
+    page.wait_for(f"{tile('ant0.png')}.getAttribute('aria-label') == 'ant0.png, not labelled'")
+    assert page.ask("document.querySelectorAll('.chip').length") == 0
+
+
+def test_a_class_keeps_its_key_and_is_found_by_typing(page: Browser, session: Session) -> None:
+    names = [f"species {number}" for number in range(40)]
+    for name in names:
+        session.change(lambda project, name=name: project.add_class(name))
+    session.change(lambda project: project.remove_class("species 0"))
+    page.wait_for("document.querySelectorAll('#classes li').length == 39")
+    select(page, "ant0.png")
+    page.press("2")
+    page.wait_for(is_labelled("ant0.png", "species 1"))
+    select(page, "ant1.png", "ant2.png")
+    page.press("/")
+    page.wait_for("document.getElementById('finder').open")
+    page.ask("document.getElementById('finder-name').value = 'es 38'")
+    page.ask("document.getElementById('finder-name').oninput()")
+    page.ask("document.getElementById('find-class').requestSubmit()")
+    page.wait_for(is_labelled("ant2.png", "species 38"))
+    # A name that is new makes a class of the selection, in one action.
+    select(page, "bee1.png", "bee2.png")
+    page.press("/")
+    page.wait_for("document.getElementById('finder').open")
+    page.ask("document.getElementById('finder-name').value = 'wasp'")
+    page.ask("document.getElementById('finder-name').oninput()")
+    click(page, "New class “wasp”", "#finder")
+    page.wait_for(is_labelled("bee2.png", "wasp"))
+    page.press("z", CTRL)
+    wait_until(lambda: "wasp" not in session.project.classes)
+    assert labels_by_name(session)["bee1.png"] is None
+
+
+def test_answers_above_a_probability_are_accepted_and_confirmed_one_by_one(
+    page: Browser, session: Session
+) -> None:
+    for name in CLASSES:
+        label(session, name, 0, 1, 2)
+    wait_until_idle(session)
+    click(page, "All photos", "nav")
+    page.wait_for("document.querySelectorAll('.tile .percent').length == 9")
+    click(page, "Accept all above", "main")
+    slider = "document.getElementById('accept-above')"
+    page.ask(f"{slider}.value = 99; {slider}.oninput()")
+    few = page.ask("document.getElementById('accept-count').textContent")
+    page.ask(f"{slider}.value = 50; {slider}.oninput()")
+    many = page.ask("document.getElementById('accept-count').textContent")
+    assert few != many
+    assert many.startswith("9 photos of 9.")
+    assert "to be wrong" in many
+    page.ask("document.getElementById('accept-all').click()")
+    wait_until(lambda: len(session.project.accepted) == 9)
+    wait_until_idle(session)
+    estimate = session.model.estimate
+    assert isinstance(estimate, AccuracyEstimate)
+    assert estimate.n == 9  # of those that a person labelled
+    click(page, "Accepted", "nav")
+    page.wait_for("document.querySelectorAll('.tile').length == 9")
+    page.ask("document.querySelector('.tile').click()")
+    page.press("Enter")
+    wait_until(lambda: len(session.project.accepted) == 8)
+
+
+def test_photos_that_show_the_same_thing_are_recorded(page: Browser, session: Session) -> None:
+    select(page, "ant0.png", "ant1.png")
+    click(page, "show the same thing", "#selection")
+    page.wait_for(f"Boolean({tile('ant1.png')}.querySelector('.thing'))")
+    assert len(set(session.project.things.values())) == 1
+    click(page, "Not the same thing", "#selection")
+    wait_until(lambda: not session.project.things)
+
+
+def test_photos_are_searched_by_name(page: Browser) -> None:
+    page.ask("document.getElementById('search').value = 'bee'")
+    page.ask("document.getElementById('search').oninput()")
+    page.wait_for("document.querySelectorAll('.tile').length == 6")
+    assert all(name.startswith("bee") for name in tiles(page))

@@ -8,6 +8,8 @@ import { isLabelled, nameOf, page, refresh, UNLABELLED } from "./state.js";
 
 const photosOf = (ids) => ids.map((id) => page.photos.get(id)).filter((photo) => photo && !photo.isRemoved);
 
+export const isDoubted = (photo) => Boolean(photo.wrong);
+
 // Show new labels at once; the server follows. After one photo, the next one is selected.
 function showLabels(codes, { advance, isAccepted = false }) {
   const ids = [...codes.keys()], place = page.shown.indexOf(ids[0]);
@@ -36,8 +38,8 @@ export async function accept(ids, { advance = ids.length === 1 } = {}) {
   const photos = photosOf(ids), open = photos.filter((photo) => !isLabelled(photo) && photo.guess !== UNLABELLED);
   if (!open.length && photos.length === 1 && photos[0].isAccepted) return keep(ids, { advance });
   if (!open.length) {
-    if (photos.some((photo) => photo.wrong)) return tell("These labels are yours. Use the buttons below to change or keep them.");
-    return tell(photos.length && photos.every(isLabelled) ? "Labelled already; nothing was changed." : "There is no answer to accept yet.");
+    if (!photos.length || !photos.every(isLabelled)) return tell("There is no answer to accept yet.");
+    return tell(`Nothing was changed: labels stay as they are.${photos.some(isDoubted) ? " Use the buttons below to change or keep them." : ""}`);
   }
   const codes = new Map(open.map((photo) => [photo.id, photo.guess])), isSeen = ids.length === 1;
   showLabels(codes, { advance, isAccepted: !isSeen });
@@ -88,4 +90,3 @@ export async function takeStep(name) {
 }
 
 export const addClass = (name, ids = []) => post("add-class", { name, ids });
-export const isDoubted = (photo) => Boolean(photo?.wrong);
