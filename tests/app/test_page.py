@@ -445,7 +445,9 @@ def test_undo_takes_back_keeping_a_label(page: Browser, session: Session) -> Non
 def test_names_of_folders_and_removed_photos_are_undone_after_a_reload(
     browser: Browser, tmp_path: Path
 ) -> None:
-    members = {f"{name}/{i}.png": pattern(code, i) for code, name in enumerate("ab") for i in (1, 2)}
+    members = {
+        f"{name}/{i}.png": pattern(code, i) for code, name in enumerate("ab") for i in (1, 2)
+    }
     folder = write_folder(tmp_path / "photos", members)
     session = Session(Project(tmp_path / "p", [folder]), Embedder(conv4()))
     session.start()

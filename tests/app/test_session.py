@@ -15,6 +15,7 @@ from nearshot.app.session import Session
 from nearshot.app.thumbnails import large_jpeg, thumbnail_jpeg
 from nearshot.errors import FileFormatError, InputError
 from nearshot.estimator import AccuracyEstimate, Embedder, FewShotClassifier
+from nearshot.estimator.novelty import NONE_OF_THESE
 
 
 def test_the_model_is_the_classifier_of_the_labelled_photos() -> None:
@@ -75,6 +76,34 @@ def test_photos_that_look_alike_count_once() -> None:
     for label_next in (model.label_next, before_labels.label_next):
         things = [photo.split(",")[0] for photo in label_next]
         assert len(set(things)) == len(things) > 20
+
+
+def test_photos_that_the_user_says_show_the_same_thing_count_once(session: Session) -> None:
+    label_all(session, 0, 1, 2, 3)
+    before = session.model.estimate
+    assert isinstance(before, AccuracyEstimate)
+    assert before.n == 12
+    ids = [photo.id for photo in session.project.present if photo.name in ("ant0.png", "ant1.png")]
+    session.change(lambda project: project.set_same_thing(ids, same=True))
+    wait_until_idle(session)
+    estimate = session.model.estimate
+    assert isinstance(estimate, AccuracyEstimate)
+    assert (estimate.n, estimate.n_copies) == (11, 1)
+    assert session.classifier().estimate_accuracy().n == 11
+    session.change(lambda project: project.undo())
+    wait_until_idle(session)
+    assert session.model.estimate == before
+
+
+def test_photos_of_none_of_the_classes_are_left_out(session: Session) -> None:
+    label_all(session, 0, 1, 2)
+    guesses = dict(session.model.guesses)
+    stray = next(photo.id for photo in session.project.present if photo.name == "cat5.png")
+    session.change(lambda project: project.set_label([stray], NONE_OF_THESE))
+    wait_until_idle(session)
+    assert stray not in session.model.support
+    assert set(guesses) - set(session.model.guesses) == {stray}
+    assert session.classifier().classes_.tolist() == ["ant", "bee", "cat"]
 
 
 def test_all_photos_of_a_class_look_alike() -> None:

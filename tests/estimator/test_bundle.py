@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 import safetensors.torch
 import torch
+from PIL import Image
 from tests.helpers.clouds import Brightness, clouds, conv4
-from tests.helpers.layouts import picture
+from tests.helpers.layouts import encoded, picture, write_folder
 
 from nearshot import FewShotClassifier
 from nearshot.errors import FileFormatError, InputError
@@ -95,6 +96,37 @@ def test_a_backbone_that_is_a_function_is_given_to_load(tmp_path: Path) -> None:
         FewShotClassifier.load(path)
     with pytest.raises(InputError, match=r"\(6, 2\) .*got \(6, 32\)"):
         FewShotClassifier.load(path, backbone=conv4()).predict(images)
+
+
+def test_paths_of_images_are_relative_and_found_again(tmp_path: Path) -> None:
+    """So that the file tells nothing of the disk, and `partial_fit` still knows its images."""
+    members = {f"{name}/01.png": encoded(picture(code, 16)) for code, name in enumerate("ab")}
+    folder = write_folder(tmp_path / "home" / "eve" / "flowers", members)
+    paths = sorted(str(path) for path in folder.rglob("*.png"))
+    model = FewShotClassifier(conv4()).fit(paths, ["a", "b"])
+    path = tmp_path / "model.safetensors"
+    for image_folder, expected in (
+        (None, ["a/01.png", "b/01.png"]),
+        (folder, ["a/01.png", "b/01.png"]),
+        (folder.parent, ["flowers/a/01.png", "flowers/b/01.png"]),
+        (folder / "c", ["../a/01.png", "../b/01.png"]),
+    ):
+        model.save(path, image_folder=image_folder)
+        assert b"eve" not in path.read_bytes()
+        assert FewShotClassifier.load(path).support_names_ == expected
+    model.save(path)
+    moved = folder.rename(tmp_path / "moved")
+    loaded = FewShotClassifier.load(path, image_folder=moved)
+    assert loaded.support_names_ == [str(moved / "a/01.png"), str(moved / "b/01.png")]
+    with pytest.warns(UserWarning, match="in two classes"):
+        loaded.partial_fit([encoded_again(moved / "a/01.png")], ["b"])
+
+
+def encoded_again(path: Path) -> str:
+    """Return another file with the same pixels."""
+    copy = path.with_name("copy.png")
+    Image.open(path).save(copy, compress_level=0)
+    return str(copy)
 
 
 def test_a_committed_file_opens_and_answers_the_same() -> None:

@@ -19,7 +19,7 @@ def export_bundle(session: Session) -> bytes:
     """Return the classifier as a bundle for nearshot."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "classifier.safetensors"
-        session.classifier().save(path)
+        session.classifier().save(path, image_folder=session.project.folder)
         return path.read_bytes()
 
 

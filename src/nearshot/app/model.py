@@ -76,12 +76,16 @@ def fit_model(
     centre: Floats | None = None,
     look_alike_cosine: float | None = None,
     reject_rate: float,
+    things: Mapping[str, str] | None = None,
 ) -> Model:
     """Fit a classifier to the labelled photos, and classify the others.
 
-    `features` (dim,) and `labels` are by the identifiers of photos. `centre` is subtracted from
-    features. `look_alike_cosine` is that of the backbone, `BackboneSpec.look_alike_cosine`.
+    `features` (dim,) and `labels` are by the identifiers of photos, and so are `things`: those with
+    equal names show the same thing. `centre` is subtracted from features. `look_alike_cosine` is
+    that of the backbone, `BackboneSpec.look_alike_cosine`.
     """
+    if things is None:
+        things = {}
     support = tuple(
         photo for photo in features if labels.get(photo, NONE_OF_THESE) != NONE_OF_THESE
     )
@@ -99,7 +103,10 @@ def fit_model(
     support_labels = [labels[photo] for photo in support]
     codes_of_support = np.unique(support_labels, return_inverse=True)[1]
     groups, are_chained = find_groups(
-        support_features, codes_of_support, look_alike_cosine=look_alike_cosine
+        support_features,
+        codes_of_support,
+        look_alike_cosine=look_alike_cosine,
+        names=[things.get(photo) for photo in support],
     )
     classifier.fit(support_features, support_labels, groups=groups.numbers.tolist())
     notes = [f"{upper_first(note)}." for note in groups.notes(classifier.classes_.tolist())]

@@ -45,11 +45,13 @@ class _Step:
     Attributes:
         is_fit: whether it fits.
         labels: the labels of the present photos by identifier; None of unlabelled ones.
+        things: what present photos show, by identifier, as far as the user recorded it.
         batch: the next photos to embed.
     """
 
     is_fit: bool
     labels: Mapping[str, str | None]
+    things: Mapping[str, str]
     batch: Sequence[Photo]
 
 
@@ -114,6 +116,7 @@ class Session:
         """Return a classifier of images from all labelled photos, to export."""
         paths = []
         labels = []
+        things = []
         with self.lock:
             for photo in self.project.present:
                 label = self.project.label_of(photo)
@@ -121,6 +124,7 @@ class Session:
                 if label not in (None, NONE_OF_THESE) and is_readable:
                     paths.append(str(photo.path))
                     labels.append(label)
+                    things.append(self.project.things.get(photo.key))
         if len(paths) < 2:
             raise InputError("Label at least 2 photos first.")
         cache = self.embedder.cache
@@ -131,7 +135,7 @@ class Session:
             device=self.embedder.device,
             cache_dir=None if cache is None else cache.folder.parent,
         )
-        return classifier.fit(paths, labels)
+        return classifier.fit(paths, labels, groups=things)
 
     def explain(self, photo: Photo) -> PhotoExplanation:
         """Return what the answer for a photo is based on.
@@ -168,7 +172,7 @@ class Session:
         try:
             while (step := self._wait_for_step()) is not None:
                 if step.is_fit:
-                    self._fit(step.labels)
+                    self._fit(step)
                     fitted_at = time.monotonic()
                 else:
                     self._embed(step.batch)
@@ -192,23 +196,27 @@ class Session:
                 self.lock.wait()
             if self._is_ended:
                 return None
+            present = self.project.present
+            things = self.project.things
             step = _Step(
                 is_fit=self._needs_fit,
-                labels={photo.id: self.project.label_of(photo) for photo in self.project.present},
+                labels={photo.id: self.project.label_of(photo) for photo in present},
+                things={photo.id: things[photo.key] for photo in present if photo.key in things},
                 batch=self._waiting_photos()[:BATCH_SIZE],
             )
             self._needs_fit = False
             self._is_working = True
             return step
 
-    def _fit(self, labels: Mapping[str, str | None]) -> None:
-        """Fit the model to the labels of the present photos; None is an unlabelled photo."""
+    def _fit(self, step: _Step) -> None:
+        """Fit the model to the labels of the present photos."""
         self.model = fit_model(
-            {photo: self.features[photo] for photo in labels if photo in self.features},
-            {photo: label for photo, label in labels.items() if label is not None},
+            {photo: self.features[photo] for photo in step.labels if photo in self.features},
+            {photo: label for photo, label in step.labels.items() if label is not None},
             centre=self.embedder.centre,
             look_alike_cosine=self.embedder.look_alike_cosine,
             reject_rate=self.reject_rate,
+            things=step.things,
         )
 
     def _embed(self, photos: Sequence[Photo]) -> None:

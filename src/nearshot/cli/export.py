@@ -55,7 +55,8 @@ class Export:
                 f"Outputs: {outputs}."
             )
         else:
-            classifier.save(self.output)
+            image_folder = self.support if self.support.is_dir() else None
+            classifier.save(self.output, image_folder=image_folder)
             usage = f"Next: nearshot predict --support {quote(str(self.output))} IMAGES…"
         megabytes = self.output.stat().st_size / 1e6
         classes = counted(len(classifier.classes_), "class", "classes")

@@ -7,6 +7,8 @@ backbone's, as in a weights file (`nearshot.models.weights`). Its metadata are `
 
 import json
 import math
+import os
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -59,8 +61,13 @@ class Bundle:
     needs_backbone: bool
 
 
-def write_bundle(state: FittedState, path: str | Path) -> None:
-    """Write a fitted classifier to a safetensors file, atomically."""
+def write_bundle(
+    state: FittedState, path: str | Path, *, image_folder: str | Path | None = None
+) -> None:
+    """Write a fitted classifier to a safetensors file, atomically.
+
+    For `image_folder` see `relative_names`.
+    """
     classes = state.classes
     if classes.dtype == object and all(isinstance(label, str) for label in classes):
         classes = classes.astype(str)
@@ -84,7 +91,7 @@ def write_bundle(state: FittedState, path: str | Path) -> None:
         "parameters": _parameters(state),
         "classes": classes.tolist(),
         "classes_type": classes.dtype.str,
-        "names": state.names,
+        "names": relative_names(state.names, image_folder),
         "groups": state.given_groups,
         "temperatures": list(state.temperatures.values),
         "temperature_weights": list(state.temperatures.weights),
@@ -99,6 +106,42 @@ def write_bundle(state: FittedState, path: str | Path) -> None:
         "classifier": json.dumps(description, allow_nan=False),
     }
     write_tensors(path, tensors, metadata)
+
+
+def relative_names(names: Sequence[str], folder: str | Path | None = None) -> list[str]:
+    """Return the paths of images relative to a folder, so that a file tells nothing else of a disk.
+
+    By default it is the deepest folder that holds all images with absolute paths. Other names, such
+    as "image 3", are unchanged.
+
+    >>> relative_names(["/home/eve/flowers/rose/01.jpg", "/home/eve/flowers/tulip/01.jpg"])
+    ['rose/01.jpg', 'tulip/01.jpg']
+    """
+    if folder is None:
+        parents = [os.path.dirname(name) for name in names if os.path.isabs(name)]  # noqa: PTH117, PTH120 (names are text)
+        if not parents:
+            return list(names)
+        try:
+            folder = os.path.commonpath(parents)
+        except ValueError:  # on several drives
+            folder = Path.cwd()
+    return [_relative_name(name, os.path.abspath(folder)) for name in names]  # noqa: PTH100
+
+
+def _relative_name(name: str, folder: str) -> str:
+    absolute = os.path.abspath(name)  # noqa: PTH100 (links stay)
+    if not os.path.isabs(name) and not Path(absolute).is_relative_to(folder):  # noqa: PTH117
+        return name
+    try:
+        return Path(os.path.relpath(absolute, folder)).as_posix()
+    except ValueError:  # on another drive
+        return Path(name).name
+
+
+def names_in_folder(names: Sequence[str], folder: str | Path) -> list[str]:
+    """Return the paths of images in a folder; names of images that it lacks are unchanged."""
+    paths = [Path(folder) / name for name in names]
+    return [str(path) if path.is_file() else name for path, name in zip(paths, names, strict=True)]
 
 
 def _parameters(state: FittedState) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from nearshot.data.images import Pixels
 from nearshot.errors import InputError
-from nearshot.estimator.bundle import read_bundle, write_bundle
+from nearshot.estimator.bundle import names_in_folder, read_bundle, write_bundle
 from nearshot.estimator.embedder import Embedder
 from nearshot.estimator.explanation import Explanation, explain_answers
 from nearshot.estimator.leave_one_out import AccuracyEstimate, estimate_accuracy
@@ -265,13 +265,14 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 )
         return state
 
-    def save(self, path: str | Path) -> None:
+    def save(self, path: str | Path, *, image_folder: str | Path | None = None) -> None:
         """Write the features, labels, settings and backbone weights to one safetensors file.
 
         The write is atomic. A backbone that is a function, or a network of your own, is not saved:
-        give it to `load` again.
+        give it to `load` again. The paths of images are saved relative to `image_folder`; by
+        default, to the deepest folder that holds all of those with absolute paths.
         """
-        write_bundle(self.fitted_state(), path)
+        write_bundle(self.fitted_state(), path, image_folder=image_folder)
 
     @classmethod
     def load(
@@ -281,13 +282,19 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         backbone: nn.Module | Callable[[Pixels], Any] | None = None,
         device: str | torch.device = "auto",
         cache_dir: str | Path | None = None,
+        image_folder: str | Path | None = None,
     ) -> Self:
         """Return a saved classifier. Nothing in the file is executed.
 
-        A `backbone` that could not be saved must be given again. The other arguments are those of
-        the constructor.
+        A `backbone` that could not be saved must be given again. `image_folder` is where the
+        labelled images are now: the paths in the file are relative to it. `partial_fit` reads them
+        there, to notice an image that is labelled twice. The other arguments are those of the
+        constructor.
         """
         bundle = read_bundle(path)
+        names = bundle.names
+        if image_folder is not None:
+            names = names_in_folder(names, image_folder)
         if bundle.needs_backbone and backbone is None:
             raise InputError(
                 f"backbone is required: {path} was saved without it. Call load(path, backbone=…)."
@@ -327,7 +334,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             classes=bundle.classes,
             features=bundle.features,
             codes=bundle.codes,
-            names=bundle.names,
+            names=names,
             given_groups=bundle.given_groups,
             feature_names=bundle.feature_names,
             centre=bundle.centre,
