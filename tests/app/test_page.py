@@ -20,7 +20,7 @@ from nearshot.app.project import Project
 from nearshot.app.server import HOST, make_server
 from nearshot.app.session import Session
 from nearshot.errors import InputError
-from nearshot.estimator import AccuracyEstimate, Embedder
+from nearshot.estimator import Embedder
 
 # In the slow tier, one after the other: beside other tests, a key may come before the page has
 # drawn what it acts on.
@@ -534,8 +534,7 @@ def test_a_refused_request_shows_what_is_true(
 
 def test_a_class_keeps_its_key_and_is_found_by_typing(page: Browser, session: Session) -> None:
     names = [f"species {number}" for number in range(40)]
-    for name in names:
-        session.change(lambda project, name=name: project.add_class(name))
+    session.change(lambda project: [project.add_class(name) for name in names])
     session.change(lambda project: project.remove_class("species 0"))
     page.wait_for("document.querySelectorAll('#classes li').length == 39")
     select(page, "ant0.png")
@@ -580,10 +579,6 @@ def test_answers_above_a_probability_are_accepted_and_confirmed_one_by_one(
     assert "to be wrong" in many
     page.ask("document.getElementById('accept-all').click()")
     wait_until(lambda: len(session.project.accepted) == 9)
-    wait_until_idle(session)
-    estimate = session.model.estimate
-    assert isinstance(estimate, AccuracyEstimate)
-    assert estimate.n == 9  # of those that a person labelled
     click(page, "Accepted", "nav")
     page.wait_for("document.querySelectorAll('.tile').length == 9")
     page.ask("document.querySelector('.tile').click()")

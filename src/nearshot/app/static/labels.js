@@ -80,12 +80,8 @@ export async function takeStep(name) {
   const answer = await post(name);
   if (!answer) return;
   page.labelledHere ||= 1; // the list stays in place
-  await refresh();
-  const ids = answer.result.ids.filter((id) => page.shown.includes(id));
-  page.selected = new Set(ids);
-  page.active = page.anchor = ids[0] ?? page.active;
-  if (ids.length) reveal(ids[0]);
-  drawAll();
+  await refresh(answer.result.ids);
+  if (page.active && page.selected.has(page.active)) reveal(page.active);
   tell(`${name === "undo" ? "Undone" : "Done again"}: ${answer.result.title}.`);
 }
 

@@ -3,7 +3,7 @@
 import { $ } from "./dom.js";
 import { drawAll } from "./draw.js";
 import { inView, list } from "./lists.js";
-import { ask } from "./server.js";
+import { ask, isPosting, posted } from "./server.js";
 
 export const UNLABELLED = -1, NONE = -2; // of labels and guesses; others are the numbers of classes
 export const NONE_NAME = "none of these";
@@ -35,7 +35,9 @@ export const fullName = (photo) => (photo.group && page.repeated.has(photo.name)
 export async function follow() {
   for (;;) {
     try {
-      apply(await (await ask(`api/state?after=${page.state.version}`)).json());
+      const state = await (await ask(`api/state?after=${page.state.version}`)).json();
+      if (isPosting()) await posted(); // the state may be older than what is shown: ask again
+      else apply(state);
     } catch {
       trouble("nearshot has stopped. Start it again in the terminal, and open its new address.");
       await new Promise((done) => setTimeout(done, 2000));
@@ -43,9 +45,9 @@ export async function follow() {
   }
 }
 
-// Show the project as it is now.
-export async function refresh() {
-  apply(await (await ask("api/state")).json());
+// Show the project as it is now, with some photos selected.
+export async function refresh(ids = null) {
+  apply(await (await ask("api/state")).json(), ids);
 }
 
 function trouble(text) {
@@ -61,7 +63,7 @@ function photoOf(state) {
   });
 }
 
-function apply(state) {
+function apply(state, ids = null) {
   if (state.version < page.state.version) return; // an answer that was overtaken
   const known = page.photos;
   page.state = state;
@@ -76,7 +78,9 @@ function apply(state) {
   if (page.view.startsWith("class:") && !state.classes.includes(page.view.slice(6))) page.view = "all";
   keepList(known);
   const visible = new Set(page.shown);
+  if (ids) page.selected = new Set(ids);
   page.selected = new Set([...page.selected].filter((id) => visible.has(id)));
+  if (ids) page.active = page.anchor = [...page.selected][0] ?? page.active;
   if (page.active && !visible.has(page.active)) page.active = page.anchor = null;
   drawAll();
 }
