@@ -11,6 +11,8 @@ memory. Writes benchmarks/results/attack.json and .md.
 """
 
 import argparse
+import gzip
+import io
 import json
 import pickle
 import random
@@ -18,20 +20,28 @@ import resource
 import struct
 import subprocess
 import sys
+import tarfile
+import tempfile
+import zipfile
+import zlib
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from PIL import ExifTags, Image
 
 from nearshot.data.pickles import _Function, load_pickle
+from nearshot.data.readers import open_files
 from nearshot.errors import NearshotError
+from nearshot.estimator.read_images import read_each, read_image
 
 RESULTS = Path(__file__).parent / "results"
 OUTCOMES = ("harmless", "refused")
 MEGABYTES = 1024  # that an attack may take beside what the process has
+IMAGE_MEGABYTES = 2048  # the budget of the threads that decode is half of it
 SECONDS = 300  # that the attacks of one kind may take
 
 Attack = Callable[[], Any]
@@ -213,7 +223,213 @@ def read_pickle(data: bytes) -> None:
 PLAIN = (str, bytes, bytearray, int, float, bool, _Function)
 
 
-KINDS: dict[str, Callable[[int], dict[str, Counter[str]]]] = {"pickles": attack_pickles}
+# Images.
+
+
+def encoded_image(image: Image.Image, kind: str, **options: Any) -> bytes:
+    """Return an image as a file."""
+    file = io.BytesIO()
+    image.save(file, kind, **options)
+    return file.getvalue()
+
+
+def good_images() -> list[bytes]:
+    """Return an image in every format, and of several modes."""
+    rng = np.random.default_rng(0)
+    image = Image.fromarray(rng.integers(0, 256, (40, 30, 3), dtype=np.uint8))
+    grey = Image.fromarray(rng.integers(0, 1 << 16, (40, 30), dtype=np.uint16))
+    exif = Image.Exif()
+    exif[ExifTags.Base.Orientation] = 6
+    files = [encoded_image(image, kind) for kind in ("BMP", "GIF", "PPM", "TIFF")]
+    files += [encoded_image(image, kind, exif=exif) for kind in ("PNG", "JPEG", "WEBP")]
+    files += [encoded_image(image.convert("RGBA"), kind) for kind in ("PNG", "TIFF", "WEBP")]
+    files += [encoded_image(grey, kind) for kind in ("PNG", "TIFF")]
+    files += [encoded_image(image, "JPEG", progressive=True)]
+    files += [encoded_image(image, "TIFF", compression="tiff_lzw")]
+    return files
+
+
+def png(width: int, height: int, *, bits: int = 8, colour: int = 0) -> bytes:
+    """Return a PNG of zeros, which is small however large the image is."""
+    channels = {0: 1, 2: 3, 6: 4}[colour]
+    line = bytes(1 + width * channels * bits // 8)
+    packer = zlib.compressobj(1)
+    pixels = b"".join([packer.compress(line) for _ in range(height)]) + packer.flush()
+    header = struct.pack(">IIBBBBB", width, height, bits, colour, 0, 0, 0)
+    content = b"\x89PNG\r\n\x1a\n"
+    for kind, data in ((b"IHDR", header), (b"IDAT", pixels), (b"IEND", b"")):
+        content += struct.pack(">I", len(data)) + kind + data
+        content += struct.pack(">I", zlib.crc32(kind + data))
+    return content
+
+
+def hostile_images() -> dict[str, bytes]:
+    """Return small files whose images are huge, or which promise what is not there."""
+    large_webp = bytearray(encoded_image(Image.new("RGB", (64, 64)), "WEBP", lossless=True))
+    large_webp[21:25] = (0x2F_FF_FF_FF).to_bytes(4, "little")
+    return {
+        "16-bit grey, 9,900 × 9,900": png(9900, 9900, bits=16),
+        "16-bit colours, 9,900 × 9,900": png(9900, 9900, bits=16, colour=2),
+        "transparent, 9,900 × 9,900": png(9900, 9900, colour=6),
+        "a billion pixels": png(1_000_000_000, 1),
+        "as wide as can be": png((1 << 31) - 1, 0),
+        "no pixels": png(0, 0),
+        "one pixel high": png(99_000_000, 1),
+        "a WebP as large as can be": bytes(large_webp),
+        "nothing": b"",
+        "no image": b"GIF89a",
+        "a pickle": pickle.dumps([1, 2]),
+    }
+
+
+def attack_images(n_attacks: int) -> dict[str, Counter[str]]:
+    """Read mutated images, and huge ones in several threads."""
+    rng = random.Random(0)
+    good = good_images()
+    mutations = Counter[str]()
+    hostile = Counter[str]()
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "photo.jpg"
+        for number in range(n_attacks):
+            path.write_bytes(mutated(good[number % len(good)], good, rng))
+            mutations[outcome(partial(read_photo, path))] += 1
+        paths = []
+        for number, data in enumerate(hostile_images().values()):
+            paths.append(Path(folder) / f"{number}.png")
+            paths[-1].write_bytes(data)
+        limit_memory(IMAGE_MEGABYTES)
+        for result in read_each(6 * paths, lambda content: content.square(224)):
+            kind = "refused" if isinstance(result, NearshotError) else "harmless"
+            hostile[kind] += 1
+    return {"mutated images": mutations, "hostile images, six times at once": hostile}
+
+
+def read_photo(path: Path) -> None:
+    """Read a photo as a network needs it."""
+    read_image(path, "a photo").square(32)
+
+
+# Archives.
+
+
+def tar_of(headers: Iterable[tuple[tarfile.TarInfo, bytes]]) -> bytes:
+    """Return a tar archive of headers, each with its content, as they are."""
+    content = b""
+    for header, data in headers:
+        content += header.tobuf(tarfile.GNU_FORMAT) + data + bytes(-len(data) % 512)
+    return content + bytes(1024)
+
+
+def header(name: str, kind: bytes = tarfile.REGTYPE, size: int = 0) -> tarfile.TarInfo:
+    """Return the header of a member of a tar archive."""
+    info = tarfile.TarInfo(name)
+    info.type = kind
+    info.size = size
+    return info
+
+
+def pax(records: bytes, kind: bytes = tarfile.XHDTYPE) -> tuple[tarfile.TarInfo, bytes]:
+    """Return a header with records, such as 11 size=5."""
+    return header("pax", kind, len(records)), records
+
+
+def nested_tar(depth: int) -> bytes:
+    """Return archives inside of archives."""
+    content = tar_of([(header("a.png", size=1), b"x")])
+    for _ in range(depth):
+        content = tar_of([(header("a.tar", size=len(content)), content)])
+    return content
+
+
+def good_archives() -> dict[str, bytes]:
+    """Return archives as datasets have them, by their names."""
+    image = encoded_image(Image.new("L", (8, 8)), "PNG")
+    names = ("a/1.png", "b/2.png", "b/" + "long" * 30 + ".png")
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name in names:
+            archive.writestr(name, image)
+    archives = {"good.zip": file.getvalue()}
+    for kind in (tarfile.GNU_FORMAT, tarfile.PAX_FORMAT):
+        file = io.BytesIO()
+        with tarfile.open(fileobj=file, mode="w", format=kind) as tar:
+            for name in names:
+                tar.addfile(header(name, size=len(image)), io.BytesIO(image))
+        archives[f"good-{kind}.tar"] = file.getvalue()
+        archives[f"good-{kind}.tar.gz"] = gzip.compress(file.getvalue())
+    archives["nested.tar"] = nested_tar(2)
+    return archives
+
+
+def hostile_archives() -> dict[str, bytes]:
+    """Return archives that would fill the memory, or take forever, by their names."""
+    long_name = (header("././@LongLink", tarfile.GNUTYPE_LONGNAME, 1 << 30), b"")
+    zeros = tar_of([long_name])[:-1024]
+    packer = zlib.compressobj(9, wbits=31)
+    packed = packer.compress(zeros)
+    for _ in range(1024):
+        packed += packer.compress(bytes(1 << 20))
+    packed += packer.flush()
+    negative = bytearray(tar_of([(header("a.png"), b"")]))
+    negative[124:136] = b"\xff" * 11 + b"\x00"
+    checksum = sum(negative[:148]) + 8 * 32 + sum(negative[156:512])
+    negative[148:156] = b"%06o\0 " % checksum
+    chain = [(header("././@LongLink", tarfile.GNUTYPE_LONGNAME, 5), b"name\0")] * 1500
+    keys = b"".join(b"11 %05d=x\n" % number for number in range(700))
+    sparse = b"22 GNU.sparse.major=1\n22 GNU.sparse.minor=0\n"
+    lines = b"100000000\n" + b"0\n" * 100_000
+    return {
+        "a name of a gigabyte.tar.gz": packed,
+        "1,500 archives inside each other.tar": nested_tar(1500),
+        "1,500 names of one member.tar": tar_of([*chain, (header("a.png"), b"")]),
+        "a negative size.tar": bytes(negative),
+        "a negative size in pax.tar": tar_of([pax(b"14 size=-1024\n"), (header("a.png"), b"")]),
+        "global headers.tar.gz": gzip.compress(
+            tar_of([pax(keys, tarfile.XGLTYPE), *[(header("a.png"), b"")] * 20_000])
+        ),
+        "digits.tar": tar_of([pax(b"1" * 8000), (header("a.png"), b"")]),
+        "a sparse file.tar": tar_of([(header("a.png", tarfile.GNUTYPE_SPARSE), b"")]),
+        "a sparse list.tar": tar_of([pax(sparse), (header("a.png", size=len(lines)), lines)]),
+        "cut.tar": tar_of([(header("a.png", size=1000), b"x")])[:700],
+        "empty.tar": b"",
+        "empty.zip": b"",
+    }
+
+
+def attack_archives(n_attacks: int) -> dict[str, Counter[str]]:
+    """Read mutated and hostile archives."""
+    rng = random.Random(0)
+    good = good_archives()
+    names = sorted(good)
+    attacks = hostile_archives()
+    limit_memory()
+    mutations = Counter[str]()
+    hostile = Counter[str]()
+    with tempfile.TemporaryDirectory() as folder:
+        for number in range(n_attacks):
+            name = names[number % len(names)]
+            path = Path(folder) / name
+            path.write_bytes(mutated(good[name], list(good.values()), rng))
+            mutations[outcome(partial(read_archive, path))] += 1
+        for name, data in attacks.items():
+            path = Path(folder) / name
+            path.write_bytes(data)
+            hostile[outcome(partial(read_archive, path))] += 1
+    return {"mutated archives": mutations, "hostile archives": hostile}
+
+
+def read_archive(path: Path) -> None:
+    """Read every member of an archive."""
+    files = open_files(path)
+    for name in files.names():
+        files.read(name)
+
+
+KINDS: dict[str, Callable[[int], dict[str, Counter[str]]]] = {
+    "pickles": attack_pickles,
+    "images": attack_images,
+    "archives": attack_archives,
+}
 
 
 def attacked(kind: str, n_attacks: int) -> dict[str, Counter[str]]:

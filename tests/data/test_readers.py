@@ -2,6 +2,7 @@
 
 import io
 import os
+import sys
 import tarfile
 import zipfile
 from pathlib import Path
@@ -26,6 +27,10 @@ from nearshot.data import readers
 from nearshot.data.images import decode, fit_to_square
 from nearshot.data.readers import open_files
 from nearshot.errors import FileFormatError, InputError, MissingExtraError, NearshotError
+
+sys.path.insert(0, str(Path(__file__).parent.parent.parent / "benchmarks"))
+
+from attack import OUTCOMES, attacked, hostile_archives, read_archive
 
 MEMBERS = {"b/3.txt": b"three", "a/1.txt": b"one", "a/2.txt": b"two"}  # in no order
 
@@ -292,3 +297,22 @@ def test_damaged_images_give_one_kind_of_error(noise: bytes, start: int) -> None
         decode(good[:start] + noise + good[start + len(noise) :], "it")
     except NearshotError as error:
         assert str(error).startswith("it ")
+
+
+@pytest.mark.parametrize("n_attacks", [300, pytest.param(10_000, marks=pytest.mark.slow)])
+def test_mutated_archives_end_in_files_or_a_sentence(n_attacks: int) -> None:
+    outcomes = attacked("archives", n_attacks)
+    assert outcomes["mutated archives"].total() == n_attacks
+    for counts in outcomes.values():
+        assert counts.keys() == set(OUTCOMES)
+
+
+def test_hostile_archives_are_refused(tmp_path: Path) -> None:
+    attacks = hostile_archives()
+    del attacks["global headers.tar.gz"]  # harmless
+    del attacks["digits.tar"]
+    for name, data in attacks.items():
+        (tmp_path / name).write_bytes(data)
+        with pytest.raises(FileFormatError, match=r"\.(tar|zip)") as caught:
+            read_archive(tmp_path / name)
+        assert "\n" not in str(caught.value)

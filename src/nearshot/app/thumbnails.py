@@ -3,7 +3,7 @@
 import io
 
 from nearshot.app.project import Photo, Project
-from nearshot.data.images import decode
+from nearshot.data.images import MOST_FILE_BYTES, decoded
 from nearshot.errors import InputError
 from nearshot.io import atomic_write, read_file
 
@@ -14,10 +14,10 @@ JPEG_QUALITY = 85
 
 def smaller_jpeg(data: bytes, name: str, side: int) -> bytes:
     """Decode an image and return it as a JPEG with at most `side` pixels on each side."""
-    image = decode(data, name, shrink_to=side)
-    image.thumbnail((side, side))
     file = io.BytesIO()
-    image.save(file, "JPEG", quality=JPEG_QUALITY)
+    with decoded(data, name, shrink_to=side) as image:
+        image.thumbnail((side, side))
+        image.save(file, "JPEG", quality=JPEG_QUALITY)
     return file.getvalue()
 
 
@@ -45,7 +45,7 @@ def thumbnail_jpeg(project: Project, photo: Photo) -> bytes:
 
 def _read(photo: Photo) -> bytes:
     try:
-        return read_file(photo.path)
+        return read_file(photo.path, most_bytes=MOST_FILE_BYTES)
     except OSError as error:
         raise _unreadable(photo, error) from error
 

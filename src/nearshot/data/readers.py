@@ -6,7 +6,6 @@ links to folders are not followed, since they can form a cycle, unless the link 
 itself.
 """
 
-import lzma
 import math
 import os
 import stat
@@ -14,7 +13,6 @@ import tarfile
 import threading
 import weakref
 import zipfile
-import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -22,13 +20,17 @@ from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
-from nearshot.errors import FileFormatError, InputError
+from nearshot.data.images import MOST_FILE_BYTES
+from nearshot.errors import FileFormatError, InputError, NearshotError
 from nearshot.io import read_file
 from nearshot.text import printable
 
 __all__ = ["Files", "open_files"]
 
 MOST_BYTES_OF_A_MEMBER = 1 << 30
+MOST_BYTES_OF_A_HEADER = 8192  # a path has at most 4,096
+MOST_MEMBERS = 2_000_000  # of a tar archive; ILSVRC2012 has 1.3 million
+MOST_DEPTH = 3  # of archives inside of archives
 # Images hardly compress. Text and one-bit drawings do, but not by a factor of a thousand.
 MOST_GROWTH = 1000
 GROWTH_COUNTS_FROM = 10 << 20
@@ -48,14 +50,12 @@ SUFFIXES = (
 )
 TAR_SUFFIXES = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
 ARCHIVE_SUFFIXES = (".zip", *TAR_SUFFIXES)
-READ_ERRORS = (
-    OSError,
-    EOFError,
-    zlib.error,
-    lzma.LZMAError,
-    tarfile.TarError,
-    zipfile.BadZipFile,
-    NotImplementedError,
+LONG_HEADERS = (
+    tarfile.GNUTYPE_LONGNAME,
+    tarfile.GNUTYPE_LONGLINK,
+    tarfile.XHDTYPE,
+    tarfile.XGLTYPE,
+    tarfile.SOLARIS_XHDTYPE,
 )
 
 
@@ -104,9 +104,11 @@ class Files:
         """Return a file's content. Thread-safe."""
         try:
             return self.members[name].read()
-        except READ_ERRORS as error:
+        except NearshotError:
+            raise
+        except Exception as error:  # a damaged archive can raise anything
             raise FileFormatError(
-                f"{name!r} in {self.label} cannot be read: {printable(error)}."
+                f"{name!r} in {self.label} cannot be read: {_reason(error)}."
             ) from error
 
 
@@ -233,20 +235,30 @@ def _open_folder(path: Path) -> Files:
 
 
 def _member_of_file(file: Path) -> Member:
+    read = partial(read_file, file, most_bytes=_most_bytes(file.name))
     try:
         status = file.stat()
     except OSError:  # reading it gives the error
-        return Member(partial(read_file, file), 0, "unreadable")
-    stamp = f"{status.st_size} {status.st_mtime_ns}"
-    return Member(partial(read_file, file), status.st_size, stamp)
+        return Member(read, 0, "unreadable")
+    return Member(read, status.st_size, f"{status.st_size} {status.st_mtime_ns}")
 
 
 def _open_zip(path: Path) -> Files:
     try:
-        archive = zipfile.ZipFile(path)
-    except (zipfile.BadZipFile, OSError, ValueError) as error:
-        raise FileFormatError(f"{path} is not a zip archive, or is cut short: {error}.") from error
-    members = {}
+        members = dict(_zip_members(path))
+    except NearshotError:
+        raise
+    except Exception as error:  # a damaged directory can raise anything
+        raise FileFormatError(
+            f"{path} is not a zip archive, or is damaged: {_reason(error)}."
+        ) from error
+    return Files(str(path), members)
+
+
+def _zip_members(path: Path) -> Iterator[tuple[str, Member]]:
+    """Yield the names of the files in an archive with the files."""
+    # It stays open, for reading.
+    archive = zipfile.ZipFile(path)
     for info in archive.infolist():
         if info.is_dir():
             continue
@@ -259,8 +271,29 @@ def _open_zip(path: Path) -> Files:
             )
         if info.flag_bits & 1:
             raise FileFormatError(f"{path} is encrypted; unpack it yourself and give the folder.")
-        members[name] = Member(partial(archive.read, info), size, f"{size} {info.CRC}")
-    return Files(str(path), members)
+        yield name, Member(partial(archive.read, info), size, f"{size} {info.CRC}")
+
+
+class _Header(tarfile.TarInfo):
+    """A header of a tar archive, checked before what it promises is read."""
+
+    @classmethod
+    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> "_Header":
+        """Return the header in a block."""
+        header = super().frombuf(buf, encoding, errors)
+        if header.size < 0:
+            raise ValueError("a member has a negative size")
+        if header.type == tarfile.GNUTYPE_SPARSE:
+            raise ValueError("it has a sparse file")
+        if header.type in LONG_HEADERS and header.size > MOST_BYTES_OF_A_HEADER:
+            raise ValueError(
+                f"a header has {header.size:,} bytes, over the limit of {MOST_BYTES_OF_A_HEADER:,}"
+            )
+        return header
+
+    def _proc_gnusparse_10(self, *arguments: object) -> None:
+        # Another kind of sparse file, with a list of any length.
+        raise ValueError("it has a sparse file")
 
 
 class _Tar:
@@ -270,15 +303,28 @@ class _Tar:
         self.path = path
         self.lock = threading.Lock()  # threads share one position in the file
         self.n_promised = 0  # bytes, by the headers read so far
+        self.n_members = 0
         self.opened = ExitStack()  # stays open as long as a member of it can be read
         weakref.finalize(self, self.opened.close)
 
-    def members(self, archive: tarfile.TarFile, folder: str = "") -> Iterator[tuple[str, Member]]:
+    def members(
+        self, archive: tarfile.TarFile, folder: str = "", depth: int = 0
+    ) -> Iterator[tuple[str, Member]]:
         """Yield the names of the files in an archive, within `folder`, with the files."""
         self.opened.enter_context(archive)
         packed = self.path.stat()
         end = 0
+        if depth > MOST_DEPTH:
+            raise FileFormatError(
+                f"{self.path} has archives inside of archives, over the limit of {MOST_DEPTH}."
+            )
         for info in archive:
+            info.pax_headers = {}  # each has a copy of all that are global
+            self.n_members += 1
+            if self.n_members > MOST_MEMBERS:
+                raise FileFormatError(f"{self.path} has over {MOST_MEMBERS:,} members.")
+            if info.size < 0 or info.issparse():
+                raise ValueError("a member has a negative size, or is sparse")
             n_blocks = math.ceil(info.size / tarfile.BLOCKSIZE)
             end = info.offset_data + n_blocks * tarfile.BLOCKSIZE
             if info.isdir():
@@ -293,8 +339,10 @@ class _Tar:
                 )
             if info.name.endswith(".tar"):
                 # It stays open, for reading.
-                inside = tarfile.open(fileobj=archive.extractfile(info))  # noqa: SIM115
-                yield from self.members(inside, f"{folder}{info.name.removesuffix('.tar')}/")
+                file = archive.extractfile(info)
+                inside = tarfile.open(fileobj=file, tarinfo=_Header)  # noqa: SIM115
+                name = info.name.removesuffix(".tar")
+                yield from self.members(inside, f"{folder}{name}/", depth + 1)
             else:
                 # Tar archives have no checksums.
                 stamp = f"{info.size} {info.mtime} {packed.st_mtime_ns}"
@@ -320,9 +368,13 @@ def _open_tar(path: Path) -> Files:
     tar = _Tar(path)
     try:
         # It stays open, for reading.
-        members = dict(tar.members(tarfile.open(path)))  # noqa: SIM115
-    except READ_ERRORS as error:
-        raise FileFormatError(f"{path} is not a tar archive, or is cut short: {error}.") from error
+        members = dict(tar.members(tarfile.open(path, tarinfo=_Header)))  # noqa: SIM115
+    except NearshotError:
+        raise
+    except Exception as error:  # a damaged header can raise anything
+        raise FileFormatError(
+            f"{path} is not a tar archive, or is damaged: {_reason(error)}."
+        ) from error
     return Files(str(path), members)
 
 
@@ -345,6 +397,18 @@ def _merged(parts: Sequence[Files]) -> Files:
         members |= part.members
         folders |= part.folders
     return Files(", ".join(part.label for part in parts), members, folders)
+
+
+def _most_bytes(name: str) -> int:
+    """Return how many bytes a file may have: an image fewer than one with all of a split."""
+    return (
+        min(MOST_FILE_BYTES, MOST_BYTES_OF_A_MEMBER) if is_image(name) else MOST_BYTES_OF_A_MEMBER
+    )
+
+
+def _reason(error: Exception) -> str:
+    reason = str(error).split(":\n")[0]  # tarfile lists every compression that it tried
+    return printable(reason) or type(error).__name__
 
 
 def is_image(name: str) -> bool:
@@ -374,9 +438,10 @@ def _check_member(path: Path, name: str, size: int, *, total: int, packed: int) 
         raise FileFormatError(
             f"{path} has a member {name!r} that would reach outside of it. It was not read."
         )
-    if size > MOST_BYTES_OF_A_MEMBER and not name.endswith(".tar"):
+    most_bytes = _most_bytes(name)
+    if size > most_bytes and not name.endswith(".tar"):
         raise FileFormatError(
-            f"{name!r} in {path} has {size:,} bytes, over the limit of {MOST_BYTES_OF_A_MEMBER:,}."
+            f"{name!r} in {path} has {size:,} bytes, over the limit of {most_bytes:,}."
         )
     if total > max(GROWTH_COUNTS_FROM, MOST_GROWTH * packed):
         raise FileFormatError(

@@ -20,7 +20,7 @@ from PIL import Image
 
 from nearshot.data import store as stores
 from nearshot.data.datasets.source import Plan, SourceImage
-from nearshot.data.images import Fit, Pixels, decode, fit_to_square
+from nearshot.data.images import Fit, Pixels, decoded, fit_to_square
 from nearshot.data.store import HASH_BYTES, Store
 from nearshot.errors import FileFormatError, InputError
 from nearshot.io import atomic_write, naming_a_full_disk, read_json, write_json
@@ -238,8 +238,10 @@ def _read(side: int, fit: Fit, source: SourceImage) -> Pixels | FileFormatError:
     """Return the pixels of an image, or the error of one that cannot be read."""
     try:
         data = source.read()
-        image = decode(data, source.name) if isinstance(data, bytes) else Image.fromarray(data)
-        return fit_to_square(image, side, fit, source.name)
+        if not isinstance(data, bytes):
+            return fit_to_square(Image.fromarray(data), side, fit, source.name)
+        with decoded(data, source.name) as image:
+            return fit_to_square(image, side, fit, source.name)
     except FileFormatError as error:
         return error
 

@@ -4,6 +4,7 @@ import hashlib
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -13,7 +14,14 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from nearshot.data.images import Interpolation, Pixels, decode, fit_to_square, upright_rgb
+from nearshot.data.images import (
+    MOST_FILE_BYTES,
+    Interpolation,
+    Pixels,
+    decoded,
+    fit_to_square,
+    upright_rgb,
+)
 from nearshot.errors import InputError, NearshotError
 from nearshot.io import read_file
 from nearshot.text import printable
@@ -21,7 +29,7 @@ from nearshot.text import printable
 N_THREADS = 4
 N_IN_FLIGHT = 8  # a phone's photo takes a hundred megabytes while it is read
 # What `ImageContent.square` does: increase the number with every change.
-PREPROCESSING = "centre, Pillow; 3"
+PREPROCESSING = "centre, Pillow; 4"
 # A JPEG is decoded at a fraction of its size that leaves this many times the pixels along an axis.
 SPARE_PIXELS = 2
 
@@ -36,13 +44,13 @@ class ImageContent:
     Attributes:
         name: what messages call it.
         digest: a SHA-256 of its file or pixels.
-        decode: returns the image; its shorter side keeps at least the given number of pixels, if it
-            has as many.
+        decoded: gives the image for a while; its shorter side keeps at least the given number of
+            pixels, if it has as many.
     """
 
     name: str
     digest: str
-    decode: Callable[[int], Image.Image]
+    decoded: Callable[[int], AbstractContextManager[Image.Image]]
 
     def square(
         self, side: int, interpolation: Interpolation = "bilinear", crop: float = 1.0
@@ -52,8 +60,10 @@ class ImageContent:
         Of an animation it is the first frame. `crop` is the fraction of the shorter side that the
         square shows; see `fit_to_square`.
         """
-        image = self.decode(SPARE_PIXELS * round(side / crop))
-        return fit_to_square(image, side, name=self.name, interpolation=interpolation, crop=crop)
+        with self.decoded(SPARE_PIXELS * round(side / crop)) as image:
+            return fit_to_square(
+                image, side, name=self.name, interpolation=interpolation, crop=crop
+            )
 
 
 def image_list(images: Any) -> list[Any]:
@@ -100,20 +110,20 @@ def read_image(image: Any, name: str) -> ImageContent:
         image = _image_of_array(image, name)
     upright = upright_rgb(image, name)
     digest = _digest(f"pixels {upright.size}", upright.tobytes())
-    return ImageContent(name, digest, lambda least_pixels: upright)
+    return ImageContent(name, digest, lambda least_pixels: nullcontext(upright))
 
 
 def _read_file(path: Path, name: str) -> ImageContent:
     try:
-        data = read_file(path.expanduser())
+        data = read_file(path.expanduser(), most_bytes=MOST_FILE_BYTES)
     except (OSError, RuntimeError) as error:  # the latter of an unknown user's home, ~user
         reason = getattr(error, "strerror", None) or error
         raise InputError(f"{printable(name)} cannot be read: {reason}.") from error
 
-    def decode_file(least_pixels: int) -> Image.Image:
-        return decode(data, name, shrink_to=least_pixels)
+    def decoded_file(least_pixels: int) -> AbstractContextManager[Image.Image]:
+        return decoded(data, name, shrink_to=least_pixels)
 
-    return ImageContent(name, _digest("file", data), decode_file)
+    return ImageContent(name, _digest("file", data), decoded_file)
 
 
 def _image_of_array(values: Any, name: str) -> Image.Image:
@@ -149,6 +159,9 @@ def read_each(
             return function(content)
         except NearshotError as error:
             return error
+        except MemoryError:
+            name = image_name(images[number], number)
+            return InputError(f"{name} needs more memory than there is. Make it smaller first.")
 
     threads = ThreadPoolExecutor(N_THREADS)
     return map_ahead(threads, result_or_error, range(len(images)), N_IN_FLIGHT)
