@@ -1,53 +1,112 @@
 """Are probabilities and the expected accuracy as right as they say? Hard problems beside easy ones.
 
-    python benchmarks/honesty.py cifar=cifar100/data tiny=tiny-imagenet-200/train birds=CUB-200
+    git clone https://github.com/cyizhuo/CUB-200-2011-dataset
+    git clone https://github.com/pan8915/DeepTexture
+    git clone https://github.com/jovanzac/Traffic
+    unzip "images_*.zip" -d omniglot
+    python benchmarks/honesty.py photos cifar-fs=cifar-fs-test tiny=tiny-imagenet-200/train
+    python benchmarks/honesty.py look-alikes birds=CUB-200-2011-dataset textures=DeepTexture/images
+    python benchmarks/honesty.py letters letters=omniglot/images_background
+    python benchmarks/honesty.py signs signs=Traffic/gtsrb
+    python benchmarks/honesty.py many-letters --draws 4 pixels=omniglot
 
-Give any folders in which an image's own folder is its class. Of each, 20 classes of at least 60
-images are used, and at most 130 images of a class. From each dataset, support sets are drawn:
+Give folders in which an image's own folder is its class. Of photos, 20 classes of at least 60 are
+used, and at most 130 photos of a class. These support sets are drawn:
 
 - any classes: chosen at random;
 - look-alike classes: a class and those whose mean embeddings are nearest to it;
-- random labels: the images of one class, with labels at random; nothing can be learnt.
+- letters of one script, which the network does not know;
+- random labels: the photos of one class, with labels at random; nothing can be learnt;
+- bursts: four versions of each photo, by crops or brightness, or four frames of each traffic sign.
 
-With one image of each class, nothing can be held out. The constants of `estimator/calibration.py`
-and `estimator/leave_one_out.py` were chosen on CIFAR-FS's validation classes, Tiny-ImageNet's 17
-validation classes of tieredImageNet, textures (pan8915/DeepTexture) and birds (CUB-200-2011), on
-other draws.
+Photos that look alike are found as `fit` finds them. With one photo of each class, nothing can be
+held out. "Before" is the rule that chose one temperature, corrected nothing and knew no groups.
 
-Images are embedded once, into `--cache`; then it takes about ten minutes on a core. The results are
-in benchmarks/results/honesty.json and .md.
+The constants of `estimator/calibration.py` and `estimator/leave_one_out.py` were chosen on
+CIFAR-FS's validation classes, Tiny-ImageNet's 17 validation classes of tieredImageNet, textures and
+birds, on other draws.
+
+Embeddings and outcomes are kept in `--cache`. Each command writes the tables of all that are there
+to benchmarks/results/honesty.json and .md, and a figure to docs/figures. All four together take
+about half an hour on a core.
 """
 
 import argparse
 import itertools
 import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import scipy.stats
+import torch
+from PIL import Image, ImageEnhance
 
+from honesty_report import calibration_plot, markdown, summarise
+from look_alikes import crop
 from nearshot import FewShotClassifier
 from nearshot.data.readers import Skipped, files_under, is_image
 from nearshot.errors import InputError
 from nearshot.estimator import Embedder
+from nearshot.estimator.calibration import Temperatures, class_probabilities, typical_temperature
+from nearshot.estimator.groups import find_groups
+from nearshot.estimator.leave_one_out import held_out_scores
+from nearshot.estimator.state import FittedState
+from nearshot.models.efficientnet_lite import VARIANTS
 from nearshot.text import with_progress
 
-RESULTS = Path(__file__).parent / "results"
+ROOT = Path(__file__).resolve().parent.parent
+RESULTS = ROOT / "benchmarks" / "results"
+FIGURE = ROOT / "docs" / "figures" / "honesty-calibration.svg"
 BACKBONE = "efficientnet-lite0"
 MAX_CLASSES = 20
 MIN_IMAGES = 60
 MAX_IMAGES = 130
+N_QUERY = 100  # of a class, at most
 N_SHOTS = (1, 2, 3, 5, 10)
 N_WAYS = (2, 5, 10)
+MEASURES = ("photos", "look-alikes", "letters", "signs", "many-letters")
 ANY = "any classes"
 LOOK_ALIKE = "look-alike classes"
+LETTERS = "letters of one script"
 RANDOM = "random labels"
+MANY = "letters, as pixels"
+MANY_WAYS = (100, 1000)
+MANY_SIDE = 28
+BURST_SHOTS = (1, 2, 3, 5)
+N_COPIES = 4
+N_COPIED = 8  # photos of each class
+N_LETTERS = 10  # of each script
+FRAMES = (29, 24, 19, 14)  # of one sign
+MIN_SIGNS = 18
+EARLIER_WIDTH = 0.7  # of the earlier prior of the temperature's logarithm
+EARLIER_GRID = np.linspace(-4, 4, 161)
+BIN_EDGES = np.linspace(0.5, 1, 11)
 
 Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Photos:
+    """Embedded images.
+
+    Attributes:
+        features: (image, dim)
+        labels: (image,) from 0.
+        families: (class,) classes of one family only are drawn together.
+        copies: the (image, copy, dim) other versions of images, by what differs.
+        look_alike_cosine: of the network; None if only equal features look alike.
+    """
+
+    features: Array
+    labels: Array
+    families: Array
+    copies: dict[str, Array]
+    look_alike_cosine: float | None = VARIANTS[BACKBONE].look_alike_cosine
 
 
 @dataclass(frozen=True)
@@ -60,183 +119,312 @@ class Problem:
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """How one support set did: fractions, and the mean log loss of the queries.
+class Answer:
+    """What one rule says of the queries of a support set, as fractions, and their mean log loss.
 
-    The estimate is NaN, and `covered` False, where no image can be held out.
+    The estimate is NaN, and `covered` False, where no image can be held out. `bins` are, by the
+    probability of the answer, how many queries there are, their probabilities' sum, and how many
+    are right.
     """
 
-    accuracy: float
     confidence: float
     log_loss: float
     estimate: float
     covered: bool
+    bins: list[list[float]]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How one support set did."""
+
+    accuracy: float
+    now: Answer
+    before: Answer
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=str(__doc__), formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("datasets", nargs="+", metavar="NAME=FOLDER")
-    parser.add_argument("--draws", type=int, default=400, help="support sets of each problem")
+    parser.add_argument("measure", choices=[*MEASURES, "report"])
+    parser.add_argument("datasets", nargs="*", metavar="NAME=FOLDER")
+    parser.add_argument("--draws", type=int, default=200, help="of each problem and dataset")
     parser.add_argument("--cache", type=Path, default=Path("runs/honesty"))
     options = parser.parse_args()
-    outcomes: dict[Problem, list[Outcome]] = {}
-    n_draws = math.ceil(options.draws / len(options.datasets))
-    names = []
+    options.cache.mkdir(parents=True, exist_ok=True)
     for dataset in options.datasets:
         name, _, folder = dataset.partition("=")
-        names.append(name)
-        features, labels = embed_dataset(name, Path(folder), options.cache)
-        for problem in with_progress(problems(), name):
-            results = outcomes.setdefault(problem, [])
-            for seed in range(n_draws):
-                results.append(measure(features, labels, problem, seed))
-    rows = [summarise(problem, results) for problem, results in outcomes.items()]
-    report = {"datasets": names, "backbone": BACKBONE, "draws": n_draws * len(names), "rows": rows}
-    RESULTS.mkdir(exist_ok=True)
+        photos = embed_dataset(options.measure, name, Path(folder), options.cache)
+        measured = []
+        for problem in with_progress(problems(options.measure, name), name):
+            outcomes = [measure(photos, problem, seed) for seed in range(options.draws)]
+            measured.append(
+                {"problem": asdict(problem), "outcomes": [asdict(outcome) for outcome in outcomes]}
+            )
+        (options.cache / f"{options.measure}-{name}.json").write_text(json.dumps(measured))
+    write_report(options.cache)
+
+
+def write_report(cache: Path) -> None:
+    """Write the tables and the figure of all outcomes in the cache."""
+    outcomes: dict[Problem, list[Any]] = {}
+    names = []
+    for measure_name in MEASURES:
+        for file in sorted(cache.glob(f"{measure_name}-*.json")):
+            names.append(file.stem.removeprefix(f"{measure_name}-"))
+            for row in json.loads(file.read_text()):
+                outcomes.setdefault(Problem(**row["problem"]), []).extend(row["outcomes"])
+    rows = [asdict(problem) | summarise(problem.n_way, of) for problem, of in outcomes.items()]
+    report = {"datasets": names, "backbone": BACKBONE, "rows": rows}
     (RESULTS / "honesty.json").write_text(json.dumps(report, indent=1) + "\n")
     (RESULTS / "honesty.md").write_text(markdown(report))
+    FIGURE.write_text(calibration_plot(rows))
     print(markdown(report))
 
 
-def embed_dataset(name: str, folder: Path, cache: Path) -> tuple[Array, Array]:
-    """Return the features of a dataset's images, (image, dim), and their classes, (image,)."""
+def problems(measure_name: str, name: str) -> list[Problem]:
+    """Return the problems that are drawn from a dataset, from easy to hopeless."""
+    if measure_name == "letters":
+        return [Problem(LETTERS, *values) for values in itertools.product(N_WAYS, N_SHOTS)]
+    if measure_name == "many-letters":
+        return [Problem(MANY, n_way, 5) for n_way in MANY_WAYS]
+    if measure_name == "signs":
+        ways_and_shots = itertools.product((2, 10), BURST_SHOTS)
+        return [Problem("bursts: frames of a sign", *values) for values in ways_and_shots]
+    if measure_name == "look-alikes":
+        ways_and_shots = itertools.product((2, 5), N_SHOTS)
+        result = [Problem(f"look-alike {name}", *values) for values in ways_and_shots]
+        for kind in ("bursts: crops", "bursts: brightness"):
+            ways_and_shots = itertools.product((2, 10), BURST_SHOTS)
+            result += [Problem(kind, *values) for values in ways_and_shots]
+        return result
+    result = []
+    for kind in (ANY, LOOK_ALIKE):
+        result += [Problem(kind, *values) for values in itertools.product(N_WAYS, N_SHOTS)]
+    return result + [Problem(RANDOM, 2, n_shot) for n_shot in N_SHOTS]
+
+
+def embed_dataset(measure_name: str, name: str, folder: Path, cache: Path) -> Photos:
+    """Return the embeddings of a dataset, from the cache if they are there."""
+    if measure_name == "many-letters":
+        return many_letters(images_by_class(folder, 1, pattern="character*/*"))
+    if measure_name == "letters":
+        by_class = images_by_class(folder, 1, pattern="character*/*")
+        of_script: dict[str, list[str]] = {}
+        for class_name in by_class:
+            of_script.setdefault(class_name.rpartition("/")[0], []).append(class_name)
+        chosen = []
+        for script in list(of_script)[::3]:
+            chosen += of_script[script][:N_LETTERS]
+        paths_of_class = {class_name: by_class[class_name] for class_name in chosen}
+    elif measure_name == "signs":
+        by_class = images_by_class(folder, MIN_SIGNS, pattern="*_00029.ppm")
+        paths_of_class = {key: paths[:MIN_SIGNS] for key, paths in by_class.items()}
+    else:
+        by_class = images_by_class(folder, MIN_IMAGES)
+        names = list(by_class)
+        n_classes = min(MAX_CLASSES, len(names))
+        chosen = [names[number * len(names) // n_classes] for number in range(n_classes)]
+        paths_of_class = {class_name: by_class[class_name][:MAX_IMAGES] for class_name in chosen}
+    paths = [path for paths in paths_of_class.values() for path in paths]
+    labels = np.repeat(np.arange(len(paths_of_class)), [len(p) for p in paths_of_class.values()])
+    families = np.zeros(len(paths_of_class), np.int64)
+    if measure_name == "letters":
+        scripts = [class_name.rpartition("/")[0] for class_name in paths_of_class]
+        families = np.unique(scripts, return_inverse=True)[1]
+    features = embedded(cache / f"{name}.npy", paths)
+    copies = {}
+    if measure_name == "signs":
+        frames = [
+            path.with_name(path.name.replace("_00029", f"_{frame:05}"))
+            for path in paths
+            for frame in FRAMES[1:]
+        ]
+        others = embedded(cache / f"{name}-frames.npy", frames)
+        others = others.reshape(len(paths), len(FRAMES) - 1, -1)
+        copies["frames of a sign"] = np.concatenate([features[:, None], others], axis=1)
+    if measure_name == "look-alikes":
+        is_copied = np.zeros(len(labels), bool)
+        for label in range(len(paths_of_class)):
+            is_copied[np.flatnonzero(labels == label)[:N_COPIED]] = True
+        copied = [path for path, is_one in zip(paths, is_copied, strict=True) if is_one]
+        for version in ("crops", "brightness"):
+            versions = embedded(cache / f"{name}-{version}.npy", copied, version)
+            copies[version] = np.full((len(paths), N_COPIES, features.shape[1]), np.nan, np.float32)
+            copies[version][is_copied] = versions.reshape(len(copied), N_COPIES, -1)
+    return Photos(features, labels, families, copies)
+
+
+def many_letters(by_class: dict[str, list[Path]]) -> Photos:
+    """Return the pixels of all letters, ten drawings of each, as features."""
+    features = []
+    for paths in by_class.values():
+        for path in paths[:10]:
+            small = (
+                Image.open(path).convert("L").resize((MANY_SIDE, MANY_SIDE), Image.Resampling.BOX)
+            )
+            features.append(255.0 - np.asarray(small, dtype=np.float32).ravel())
+    return Photos(
+        np.stack(features),
+        np.repeat(np.arange(len(by_class)), 10),
+        np.zeros(len(by_class), np.int64),
+        {},
+        look_alike_cosine=None,
+    )
+
+
+def images_by_class(folder: Path, min_images: int, pattern: str = "*") -> dict[str, list[Path]]:
+    """Return the images of each class that has enough."""
     by_class: dict[str, list[Path]] = {}
     for path in files_under(folder, Skipped()):
-        if is_image(path.name):
-            class_name = path.parent.name
-            if class_name == "images":  # as in Tiny-ImageNet
-                class_name = path.parent.parent.name
-            by_class.setdefault(class_name, []).append(path)
-    class_names = sorted(key for key, paths in by_class.items() if len(paths) >= MIN_IMAGES)
-    n_classes = min(MAX_CLASSES, len(class_names))
-    chosen = [class_names[number * len(class_names) // n_classes] for number in range(n_classes)]
-    paths: list[Path] = []
-    labels: list[int] = []
-    for label, class_name in enumerate(chosen):
-        of_class = sorted(by_class[class_name])[:MAX_IMAGES]
-        paths += of_class
-        labels += [label] * len(of_class)
-    file = cache / f"{name}.npy"
+        if is_image(path.name) and path.match(pattern):
+            class_folder = path.parent
+            if class_folder.name == "images":  # as in Tiny-ImageNet
+                class_folder = class_folder.parent
+            # Classes in a train and a test folder are one; letters are in folders of their scripts.
+            is_letter = class_folder.name.startswith("character")
+            class_name = f"{class_folder.parent.name}/" if is_letter else ""
+            by_class.setdefault(class_name + class_folder.name, []).append(path)
+    return {
+        class_name: sorted(paths)
+        for class_name, paths in sorted(by_class.items())
+        if len(paths) >= min_images
+    }
+
+
+def embedded(file: Path, paths: list[Path], version: str | None = None) -> Array:
+    """Return the embeddings of images, or of four versions of each; from a file if it is there."""
     if not file.is_file():
-        cache.mkdir(parents=True, exist_ok=True)
-        np.save(file, Embedder(BACKBONE, device="cpu")(paths, progress=None))
-    return np.load(file), np.array(labels)
+        embed = Embedder(BACKBONE, device="cpu")
+        if version is None:
+            features = embed(paths, progress=None)
+        else:
+            generator = np.random.default_rng(0)
+            features = np.concatenate([embed(versions(path, version, generator)) for path in paths])
+        np.save(file, features)
+    return np.asarray(np.load(file))
 
 
-def problems() -> list[Problem]:
-    """Return all problems, from easy to hopeless."""
-    kinds = (ANY, LOOK_ALIKE)
-    result = [Problem(*values) for values in itertools.product(kinds, N_WAYS, N_SHOTS)]
-    result += [Problem(RANDOM, 2, n_shot) for n_shot in N_SHOTS[1:]]
-    return result
+def versions(path: Path, version: str, generator: np.random.Generator) -> list[Image.Image]:
+    """Return four crops of a photo, or four brightnesses."""
+    photo = Image.open(path).convert("RGB")
+    if version == "crops":
+        return [crop(photo, generator) for _ in range(N_COPIES)]
+    factors = generator.uniform(0.7, 1.3, N_COPIES)
+    return [ImageEnhance.Brightness(photo).enhance(float(factor)) for factor in factors]
 
 
-def measure(features: Array, labels: Array, problem: Problem, seed: int) -> Outcome:
+def measure(photos: Photos, problem: Problem, seed: int) -> Outcome:
     """Draw a support set, and compare what its classifier says with the rest of the images."""
     generator = np.random.default_rng([seed, problem.n_way, problem.n_shot, len(problem.kind)])
-    images_of_classes = list(draw_classes(features, labels, problem, generator))
-    support = np.concatenate([images[: problem.n_shot] for images in images_of_classes])
-    query = np.concatenate([images[problem.n_shot :] for images in images_of_classes])
+    images_of_classes = list(draw_classes(photos, problem, generator))
+    images = np.concatenate([images[: problem.n_shot] for images in images_of_classes])
     codes = np.arange(problem.n_way).repeat(problem.n_shot)
-    truth = np.arange(problem.n_way).repeat(
-        [len(images) - problem.n_shot for images in images_of_classes]
-    )
-    model = FewShotClassifier(None).fit(features[support], codes)
-    probabilities = model.predict_proba(features[query])
-    accuracy = float((probabilities.argmax(1) == truth).mean())
-    of_truth = probabilities[np.arange(len(truth)), truth]
+    support = photos.features[images]
+    if problem.kind.startswith("bursts: "):
+        copies = photos.copies[problem.kind.removeprefix("bursts: ")][images]
+        support = copies.reshape(-1, copies.shape[2])
+        codes = codes.repeat(copies.shape[1])
+    queries = [images[problem.n_shot :][:N_QUERY] for images in images_of_classes]
+    truth = np.arange(problem.n_way).repeat([len(images) for images in queries])
+    groups = find_groups(support, codes, look_alike_cosine=photos.look_alike_cosine)[0]
+    model = FewShotClassifier(None).fit(support, codes, groups=groups.numbers.numpy())
+    state = model.fitted_state()
+    scores = state.answer(state.prepare(photos.features[np.concatenate(queries)])).scores
+    accuracy = float((scores.argmax(1).numpy() == truth).mean())
     estimate = math.nan
-    covered = False
+    interval = (math.nan, math.nan)
     try:
         expected = model.estimate_accuracy()
-        low, high = expected.interval
         estimate = expected.mean
-        covered = low <= accuracy <= high
+        interval = expected.interval
     except InputError:
         pass  # one image of each class
     return Outcome(
         accuracy=accuracy,
-        confidence=float(probabilities.max(1).mean()),
+        now=answer(scores, truth, state.temperatures, estimate, interval),
+        before=answer(scores, truth, *earlier_rule(state)),
+    )
+
+
+def earlier_rule(state: FittedState) -> tuple[Temperatures, float, tuple[float, float]]:
+    """Return the most probable temperature, the share of held-out images, and its interval."""
+    typical = typical_temperature(state.support, "ridge")
+    held_out = state.held_out
+    if not state.groups.are_single:
+        held_out = held_out_scores(state.support, "ridge")  # each image on its own
+    n = len(held_out.codes)
+    if n == 0:
+        return Temperatures.single(typical), math.nan, (math.nan, math.nan)
+    images = torch.arange(n)
+    log_posterior = []
+    for log_multiple in EARLIER_GRID:
+        log_probabilities = (held_out.scores / math.exp(log_multiple)).log_softmax(1)
+        log_likelihood = float(log_probabilities[images, held_out.codes].sum())
+        log_posterior.append(log_likelihood - (log_multiple / EARLIER_WIDTH) ** 2 / 2)
+    best = float(EARLIER_GRID[int(np.argmax(log_posterior))])
+    n_right = int((held_out.scores.argmax(1) == held_out.codes).sum())
+    interval = scipy.stats.binomtest(n_right, n).proportion_ci(0.95, method="exact")
+    temperatures = Temperatures.single(typical * math.exp(best))
+    return temperatures, n_right / n, (float(interval.low), float(interval.high))
+
+
+def answer(
+    scores: torch.Tensor,
+    truth: Array,
+    temperatures: Temperatures,
+    estimate: float,
+    interval: tuple[float, float],
+) -> Answer:
+    """Return what a rule says of the queries, and how right it is."""
+    probabilities = class_probabilities(scores, temperatures).numpy()
+    highest = probabilities.max(1)
+    is_right = probabilities.argmax(1) == truth
+    of_truth = probabilities[np.arange(len(truth)), truth]
+    numbers = np.digitize(highest, BIN_EDGES[1:-1])
+    sums = [np.ones_like(highest), highest, is_right]
+    bins = [np.bincount(numbers, values, len(BIN_EDGES) - 1).round(3).tolist() for values in sums]
+    return Answer(
+        confidence=float(highest.mean()),
         log_loss=float(-np.log(of_truth.clip(min=1e-12)).mean()),
         estimate=estimate,
-        covered=covered,
+        covered=bool(interval[0] <= is_right.mean() <= interval[1]),
+        bins=bins,
     )
 
 
 def draw_classes(
-    features: Array, labels: Array, problem: Problem, generator: np.random.Generator
+    photos: Photos, problem: Problem, generator: np.random.Generator
 ) -> Iterator[Array]:
     """Yield the images of each class of a support set, in random order."""
-    classes = np.unique(labels)
-    first = generator.choice(classes)
+    first = generator.integers(len(photos.families))
     if problem.kind == RANDOM:
-        images = generator.permutation(np.flatnonzero(labels == first))
+        images = generator.permutation(np.flatnonzero(photos.labels == first))
         yield from np.array_split(images, problem.n_way)
         return
+    classes = np.flatnonzero(photos.families == photos.families[first])
     chosen = generator.choice(classes, problem.n_way, replace=False)
-    if problem.kind == LOOK_ALIKE:
-        means = class_means(features, labels, classes)
-        distances = np.square(means - means[classes == first]).sum(1)
-        chosen = classes[np.argsort(distances)[: problem.n_way]]
+    if problem.kind.startswith("look-alike"):
+        means = class_means(photos)
+        distances = np.square(means - means[first]).sum(1)
+        chosen = np.argsort(distances)[: problem.n_way]
     for label in chosen:
-        yield generator.permutation(np.flatnonzero(labels == label))
-
-
-def class_means(features: Array, labels: Array, classes: Array) -> Array:
-    """Return the mean direction of each class, (class, dim)."""
-    directions = features / np.linalg.norm(features, axis=1, keepdims=True)
-    return np.stack([directions[labels == label].mean(0) for label in classes])
-
-
-def summarise(problem: Problem, results: Sequence[Outcome]) -> dict[str, Any]:
-    """Return the means over support sets, in per cent where they are fractions."""
-    accuracy = mean([result.accuracy for result in results])
-    confidence = mean([result.confidence for result in results])
-    estimate = mean([result.estimate for result in results])
-    return asdict(problem) | {
-        "accuracy": 100 * accuracy,
-        "overconfidence": 100 * (confidence - accuracy),
-        "confidence": 100 * confidence,
-        "log_loss": mean([result.log_loss for result in results]),
-        "uniform_log_loss": math.log(problem.n_way),
-        "estimate_error": None if math.isnan(estimate) else 100 * (estimate - accuracy),
-        "coverage": None if math.isnan(estimate) else 100 * mean([r.covered for r in results]),
-        "draws": len(results),
-    }
-
-
-def mean(values: Sequence[float]) -> float:
-    return float(np.mean(values))
-
-
-def markdown(report: dict[str, Any]) -> str:
-    """Return the table for the documentation."""
-    lines = [
-        f"Mean of {report['draws']} support sets, drawn from {', '.join(report['datasets'])}; "
-        f"`{report['backbone']}`, ridge. Confidence is the mean probability of the answer. The log "
-        "loss of an answer that knows nothing is in brackets. Coverage is how often the 95 % "
-        "interval holds the accuracy on the other images.",
-        "",
-        "| classes | ways | photos | accuracy % | confidence − accuracy | log loss "
-        "| estimate − accuracy | coverage % |",
-        "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
-    ]
-    for row in report["rows"]:
-        cells = [row["kind"], str(row["n_way"]), str(row["n_shot"]), f"{row['accuracy']:.1f}"]
-        cells.append(signed(row["overconfidence"]))
-        cells.append(f"{row['log_loss']:.2f} ({row['uniform_log_loss']:.2f})")
-        if row["estimate_error"] is None:
-            cells += ["–", "–"]
+        images = np.flatnonzero(photos.labels == label)
+        if problem.kind in ("bursts: crops", "bursts: brightness"):
+            copied = generator.permutation(images[:N_COPIED])
+            yield np.concatenate(
+                [copied[: problem.n_shot], generator.permutation(images[N_COPIED:])]
+            )
         else:
-            cells += [signed(row["estimate_error"]), f"{row['coverage']:.0f}"]
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines) + "\n"
+            yield generator.permutation(images)
 
 
-def signed(number: float) -> str:
-    return f"{number:+.1f}".replace("-", "−")
+def class_means(photos: Photos) -> Array:
+    """Return the mean direction of each class, (class, dim)."""
+    directions = photos.features / np.linalg.norm(photos.features, axis=1, keepdims=True)
+    labels = range(len(photos.families))
+    return np.stack([directions[photos.labels == label].mean(0) for label in labels])
 
 
 if __name__ == "__main__":

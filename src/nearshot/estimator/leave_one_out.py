@@ -25,11 +25,13 @@ from nearshot.text import counted, upper_first
 
 MAX_ROUNDS = 20  # larger classes are held out in twenty parts
 MAX_TESTED = 1000  # images in all rounds, of classifiers other than ridge
+# A class that loses so much more of its images than another one still counts about as much.
+EVEN_SHARES = 0.05
 MAX_REFITTED = 128  # support images of "ridge" up to which it is fitted in each round
-# With n images per class, errors are about n to the minus this power: it corrects for the held-out
-# image. Held-out images share one support set, so they say as much as this share of independent
-# ones. `benchmarks/honesty.py` measures what becomes of both.
-ERROR_EXPONENT = 0.35
+# With n images per class, the ratio of what is recognised beyond chance to errors is about n to
+# this power: it corrects for the held-out image. Held-out images share one support set, so they say
+# as much as this share of independent ones. `benchmarks/honesty.py` measures what becomes of both.
+GAIN_EXPONENT = 0.9
 INDEPENDENT_SHARE = 0.7
 # Held out: with fewer, the interval is over 40 points wide where four of five are recognised.
 FEW_IMAGES = 20
@@ -90,6 +92,14 @@ def leave_one_out_rounds(groups: Groups, max_tested: int = MAX_TESTED) -> Iterat
         kept = (~is_held_out).nonzero()[:, 0]
         tested = (is_tested[groups.numbers] & is_chosen).nonzero()[:, 0]
         yield Round(kept, tested)
+
+
+def _are_even(groups: Groups) -> bool:
+    """Return whether classes lose about equal shares of their images in a round."""
+    n_rounds = min(int(groups.counts.max()), MAX_ROUNDS)
+    most_lost = (groups.counts / n_rounds).ceil()
+    shares = (most_lost / groups.counts).masked_fill(groups.counts == 1, 0)
+    return groups.are_single and float(shares.max() - shares.min()) <= EVEN_SHARES
 
 
 def _position_in_class(groups: Groups) -> Tensor:
@@ -168,9 +178,7 @@ def held_out_scores(
     ridge: HeldOutRidge | ReweightedRidge | None = None
     max_tested = MAX_TESTED
     if find_classifier(classifier) is RIDGE and len(support.codes) > MAX_REFITTED:
-        # Single images of equally large classes: each class loses the same share of its images.
-        is_even = groups.are_single and int(support.counts.min()) == int(support.counts.max())
-        ridge = HeldOutRidge(support) if is_even else ReweightedRidge(support)
+        ridge = HeldOutRidge(support) if _are_even(groups) else ReweightedRidge(support)
         max_tested = len(support.codes)
     scores = [support.features.new_zeros(0, support.n_classes)]
     images = [support.codes[:0]]
@@ -278,13 +286,14 @@ def estimate_accuracy(
     n_right = float(votes[is_right].sum())
     recognised = n_right / n_tested
     share_known = held_out.n_known / groups.counts[held_out.codes]
-    error_factors = votes.to(share_known) * share_known.pow(ERROR_EXPONENT)
-    remaining_errors = float(error_factors.sum() / n_tested)
+    gains = votes.to(share_known) * share_known.pow(-GAIN_EXPONENT)
+    gain = float(gains.sum() / n_tested)
+    chance = 1 / len(classes)
     low, high = _binomial_interval(n_right * INDEPENDENT_SHARE, n_tested * INDEPENDENT_SHARE)
     return AccuracyEstimate(
-        mean=1 - (1 - recognised) * remaining_errors,
+        mean=_with_all_images(recognised, chance, gain),
         recognised=recognised,
-        interval=(1 - (1 - low) * remaining_errors, 1 - (1 - high) * remaining_errors),
+        interval=(_with_all_images(low, chance, gain), _with_all_images(high, chance, gain)),
         n=n_tested,
         n_known=int(held_out.n_known.min()),
         method=_describe_method(n_tested, groups, n_images_of_class),
@@ -292,6 +301,19 @@ def estimate_accuracy(
         n_copies=groups.n_copies,
         look_alike_classes=tuple(classes[code] for code in groups.look_alike_classes.tolist()),
     )
+
+
+def _with_all_images(recognised: float, chance: float, gain: float) -> float:
+    """Return the accuracy with all images, for the fraction that is recognised without some.
+
+    The ratio of what is recognised beyond chance to errors grows by the factor `gain`. Where
+    nothing beyond chance is recognised, more images do not help.
+    """
+    errors = 1 - recognised
+    beyond_chance = recognised - chance
+    if beyond_chance <= 0:
+        return recognised
+    return 1 - (1 - chance) * errors / (errors + beyond_chance * gain)
 
 
 def _binomial_interval(n_right: float, n: float) -> tuple[float, float]:
