@@ -8,7 +8,7 @@
     python benchmarks/honesty.py look-alikes birds=CUB-200-2011-dataset textures=DeepTexture/images
     python benchmarks/honesty.py letters letters=omniglot/images_background
     python benchmarks/honesty.py signs signs=Traffic/gtsrb
-    python benchmarks/honesty.py many-letters --draws 4 pixels=omniglot
+    python benchmarks/honesty.py many-letters pixels=omniglot --draws 4
 
 Give folders in which an image's own folder is its class. Of photos, 20 classes of at least 60 are
 used, and at most 130 photos of a class. These support sets are drawn:
