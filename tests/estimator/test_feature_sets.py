@@ -79,17 +79,23 @@ def test_a_gap_between_sets_is_an_error() -> None:
 
 
 def test_the_sets_of_a_pair_are_side_by_side() -> None:
-    second = FeatureSets((FeatureSet("embedding", 0, 3),), (("embedding",),))
+    second = FeatureSets(
+        sets=(FeatureSet("embedding", 0, 3), FeatureSet("late", 3, 5)),
+        candidates=(("embedding",), ("late",)),
+    )
     pair = pair_sets(example(), second)
-    assert pair.dim == 9
+    assert pair.dim == 11
     assert pair.columns("1/block") == slice(4, 6)
     assert pair["2/embedding"] == FeatureSet("2/embedding", 6, 9)
     assert [plain.name for plain in pair.plain] == ["1/head", "2/embedding"]
-    assert pair.candidates[1:] == (("1/root", "1/block"),)
+    assert pair.candidates[1:] == (("1/root", "1/block"), ("2/late",))
 
 
-def test_a_pair_has_the_candidates_of_both_networks_together() -> None:
+def test_a_candidate_of_both_networks_is_one() -> None:
     pair = pair_sets(example(), example())
-    assert ("1/root", "1/block", "2/root", "2/block") in pair.candidates
     assert pair.dim == 12
     assert pair["2/root"] == FeatureSet("2/root", 6, 10, is_rooted=True)
+    assert pair.candidates == (
+        ("1/head", "2/head"),
+        ("1/root", "1/block", "2/root", "2/block"),
+    )

@@ -179,7 +179,7 @@ class StandIn(nn.Module):
 class OldModel(StandIn):
     """A model without intermediate features."""
 
-    forward_intermediates = property()  # type: ignore[assignment]
+    forward_intermediates = property()
 
     def forward(self, x: Tensor) -> Tensor:
         return self.forward_head(self.layers[0](x).repeat(1, 2, 1, 1))

@@ -15,9 +15,8 @@ def single_set(dim: int) -> FeatureSets:
 def pair_sets(first: FeatureSets, second: FeatureSets) -> FeatureSets:
     """Return the sets of two networks, whose flat vectors are side by side.
 
-    Their names are "1/<name>" and "2/<name>". The plain candidate is the mean of both networks'
-    embeddings. Of the others, ...
-
+    Their names are "1/<name>" and "2/<name>". A candidate that both networks have becomes one, of
+    the sets of both; the plain one is the mean of both plain ones. What only one of them has stays.
     """
     sets = []
     offset = 0
@@ -30,9 +29,15 @@ def pair_sets(first: FeatureSets, second: FeatureSets) -> FeatureSets:
         offset += network.dim
     candidates = [_named(1, first.candidates[0]) + _named(2, second.candidates[0])]
     for candidate in first.candidates[1:]:
-        candidates.append(_named(1, candidate))
-        if candidate in second.candidates:
-            candidates.append(_named(1, candidate) + _named(2, candidate))
+        of_both = _named(1, candidate)
+        if candidate in second.candidates[1:]:
+            of_both += _named(2, candidate)
+        candidates.append(of_both)
+    candidates += [
+        _named(2, candidate)
+        for candidate in second.candidates[1:]
+        if candidate not in first.candidates[1:]
+    ]
     return FeatureSets(tuple(sets), tuple(candidates))
 
 
