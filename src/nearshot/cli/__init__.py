@@ -37,6 +37,7 @@ COMMANDS = {
     "predict": "Classify images by a few labelled ones.",
     "export": "Export a classifier to one file, for nearshot or ONNX.",
     "suggest": "Suggest photos to label next, and labels that look wrong.",
+    "backbones": "Compare backbones on your labelled photos.",
     "app": "Sort photos on a page in your browser.",
     "reproduce": "Regenerate tables and figures of the paper.",
 }

@@ -48,7 +48,9 @@ class ClassifierOptions:
     'nearshot[photos]'), else resnet12-nca-cifar-fs, which comes with nearshot. efficientnet-lite1
     and -lite2 are larger. timm:<model>, or timm:<model>@<weights file>, is any model of timm.
     Recommended are timm:vit_small_patch14_dinov2.lvd142m with --input-size 224 and
-    timm:convnext_tiny.fb_in22k. Or a run folder or a weights file of nearshot train."""
+    timm:convnext_tiny.fb_in22k. Or a run folder or a weights file of nearshot train. Two names with
+    a + between them, such as efficientnet-lite0+efficientnet-lite2, are used together: more
+    accurate, and slower. nearshot backbones compares them on your photos."""
     input_size: Annotated[int | None, option("the backbone's own", "PIXELS")] = None
     """The side that images are resized to; smaller is faster."""
     n_views: Annotated[int | None, option("1", "INT")] = None
@@ -108,7 +110,7 @@ class ClassifierOptions:
                 f"n_neighbors needs the classifier 'knn' (got {self.classifier or 'auto'!r})."
             )
         labelled = read_support(folder)
-        _warn_about_skipped_files(labelled)
+        warn_about_skipped_files(labelled)
         reject_rate = REJECT_RATE if self.reject_rate is None else self.reject_rate
         if len(labelled.paths) == 1 and self.reject_rate is None:
             reject_rate = 0.0  # nothing tells how much images of the class differ
@@ -148,7 +150,8 @@ ClassifierFlags = Annotated[
 ]
 
 
-def _warn_about_skipped_files(labelled: SupportFolder) -> None:
+def warn_about_skipped_files(labelled: SupportFolder) -> None:
+    """Warn about files of a support folder that are not used."""
     from nearshot.data.readers import about_linked  # noqa: PLC0415 (imports PyTorch)
 
     if labelled.ignored:
@@ -185,7 +188,13 @@ def _warn_if_inaccurate(classifier: FewShotClassifier) -> None:
 
 
 def weights_of(backbone: str) -> str | Path:
-    """Return the weights of a run's folder; other backbones unchanged."""
+    """Return the weights of a run's folder, also in "<name>+<name>"; other backbones unchanged."""
+    if "+" in backbone:
+        from nearshot.models.pair import split_pair  # noqa: PLC0415 (imports PyTorch)
+
+        names = split_pair(backbone)
+        if names is not None:
+            return f"{weights_of(names[0])}+{weights_of(names[1])}"
     if not Path(backbone).is_dir():
         return backbone
     from nearshot.training.run_folder import weights_of_run  # noqa: PLC0415 (takes seconds)

@@ -103,6 +103,7 @@ class Embedder:
         check_count(n_views, "n_views")
         self.device = chosen_device(device)
         self.n_views = int(n_views)
+        self.all_sets = all_sets
         self.batch_size = batch_size or BATCH_SIZES.get(self.device.type, BATCH_SIZES["cpu"])
         if isinstance(backbone, str | Path):
             backbone = load_network(backbone, input_size=input_size)
