@@ -47,11 +47,13 @@ def _read(path: Path) -> dict[str, dict[str, str]]:
 
 
 def _cell(row: dict[str, str] | None, shot: str) -> str:
-    """Return our accuracy, with a star if it is of one seed, and the paper's."""
+    """Return our accuracy, with its interval if it has several seeds, and the paper's."""
     if row is None or not row[f"{shot} seeds"]:
         return "–"
-    star = "" if int(row[f"{shot} seeds"]) > 1 else "*"
-    return f"{_rounded(row[shot])}{star} ({_rounded(row[f'{shot} paper'])})"
+    accuracy = str(_rounded(row[shot]))
+    if int(row[f"{shot} seeds"]) > 1:
+        accuracy += f" ± {_rounded(row[f'{shot} ± between seeds'])}"
+    return f"{accuracy} ({_rounded(row[f'{shot} paper'])})"
 
 
 def _rounded(number: str) -> Decimal:

@@ -16,18 +16,20 @@ from hypothesis import strategies as st
 from rich.console import Console
 from tests.helpers.made_up import make_up, put
 
+from nearshot.evaluation.statistics import Difference
 from nearshot.paper import RECIPES, Results
 from nearshot.paper.accuracy_table import rank_correlation
 from nearshot.paper.numbers import FLOOR, Number, figure_config
 from nearshot.paper.recipe import outputs_of
 from nearshot.paper.recipes import batch_size
-from nearshot.paper.results import Measurement
+from nearshot.paper.results import Measurement, Side
 from nearshot.paper.sizes import PAPER, at_input_size
 from nearshot.paper.tables import (
     Cell,
     Table,
     TableRow,
     accuracy_cell,
+    difference_cell,
     difference_from_paper_cell,
     paper_difference_cell,
 )
@@ -178,8 +180,8 @@ def test_doubtful_numbers_of_the_paper_are_marked_and_the_note_goes_with_their_r
     few = make_up(tmp_path, ["schedule"], PAPER, dataset="cifar-fs")
     shown = tables_of("batch-size", few)[0].without_empty_rows()
     assert [row.cells[1] for row in shown.rows] == ["NCA", "PN 5-shot m+n=16"]
-    assert len(shown.notes) == 1
-    assert shown.notes[0].startswith("19 rows ")
+    assert not any(note.startswith("* ") for note in shown.notes)
+    assert shown.notes[-1].startswith("19 rows ")
 
 
 def test_a_row_without_results_is_skipped_and_a_quoted_one_stays() -> None:
@@ -341,6 +343,31 @@ def test_an_accuracy_of_two_seeds_shows_both(tmp_path: Path) -> None:
     text = str(accuracy_cell(accuracy, n_seeds=3))
     assert "2 of 3 seeds" in text
     assert all(f"{mean:.2f}" in text for mean in accuracy.per_seed)
+
+
+def test_a_column_never_mixes_intervals_between_seeds_with_those_over_episodes(
+    tmp_path: Path,
+) -> None:
+    """In a table of several seeds, a result of one seed has no interval."""
+    three = make_up(tmp_path, ["comparison"], PAPER, dataset="cifar-fs", seeds=3)
+    accuracy = three.accuracy(*_comparison_side())
+    assert accuracy is not None
+    one = Results(tmp_path, seeds=[0]).accuracy(*_comparison_side())
+    assert one is not None
+    assert str(accuracy_cell(accuracy, n_seeds=3)).endswith(f"± {accuracy.between_seeds95:.2f}")
+    assert str(accuracy_cell(one, n_seeds=1)) == f"{one.mean:.2f} ± {one.interval95:.2f}"
+    assert "±" not in str(accuracy_cell(one, n_seeds=3))
+    difference = Difference(1.0, 0.1, 1, 1)
+    assert "±" in str(difference_cell(difference, n_seeds=1))
+    assert "±" not in str(difference_cell(difference, n_seeds=3))
+    assert "±" in str(difference_cell(Difference(1.0, 0.1, 3, 3), n_seeds=3))
+
+
+def _comparison_side() -> Side:
+    row = RECIPES["comparison"].rows("cifar-fs")[0]
+    side = row.cell(0)
+    assert side is not None
+    return side
 
 
 def test_accuracy_by_epoch_is_read_from_the_logs_of_all_seeds(tmp_path: Path) -> None:

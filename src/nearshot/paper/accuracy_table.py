@@ -12,6 +12,7 @@ from nearshot.paper.tables import (
     MISSING,
     Cell,
     Table,
+    about_intervals,
     accuracy_cell,
     difference_cell,
     difference_from_paper_cell,
@@ -71,6 +72,7 @@ def accuracy_table(
     headings = list(labels)
     for column in columns:
         headings += [column, "paper", "difference"] if with_paper else [column]
+    notes = [about_intervals(len(results.seeds)), *notes]
     table = Table(name, title, headings, results.label, notes)
     if results.size.is_papers:
         for quoted_row in quoted:
@@ -110,6 +112,7 @@ def paired_table(
             headings += [column, "paper", "paired difference", "paper's difference"]
         else:
             headings += [column, "paired difference"]
+    notes = [about_intervals(len(results.seeds)), *notes]
     table = Table(name, title, headings, results.label, notes)
     for row in rows:
         cells: list[Cell] = []
@@ -124,10 +127,10 @@ def paired_table(
                 paper = _paper(results, row, number)
                 papers_first = None if row is rows[0] else _paper(results, rows[0], number)
                 cells.append(paper_cell(paper))
-                cells.append(difference_cell(difference))
+                cells.append(difference_cell(difference, len(results.seeds)))
                 cells.append(paper_difference_cell(paper, papers_first))
             else:
-                cells.append(difference_cell(difference))
+                cells.append(difference_cell(difference, len(results.seeds)))
         table.add_row(*row.labels, *cells)
     return table
 

@@ -232,25 +232,29 @@ def _about_missing(rows: Sequence[TableRow]) -> str:
 
 
 def accuracy_cell(accuracy: PooledAccuracy | None, n_seeds: int = 1) -> Cell:
-    """Return an accuracy with its interval, and its seeds of `n_seeds`; a dash for None."""
+    """Return an accuracy; a dash for None. Its ± is as in `about_intervals` for so many seeds."""
     if accuracy is None:
         return Cell(MISSING)
-    about_seeds = _about_seeds(accuracy, n_seeds)
-    text = f"{accuracy.mean:.2f} ± {accuracy.interval95:.2f}"
+    n_run = len(accuracy.per_seed)
     between_seeds = accuracy.between_seeds95
     details: dict[str, float | str] = {
         "±": accuracy.interval95,
         "± between seeds": "" if math.isnan(between_seeds) else between_seeds,
         "± as the paper has it": accuracy.paper95,
-        "seeds": len(accuracy.per_seed),
+        "seeds": n_run,
     }
-    if about_seeds:
-        text += f" ({about_seeds})"
+    text = f"{accuracy.mean:.2f}"
+    if n_seeds == 1:
+        text += f" ± {accuracy.interval95:.2f}"
+    elif n_run > 2:
+        text += f" ± {between_seeds:.2f}"
+    if n_run < n_seeds or n_run == 2:
+        text += f" ({_about_seeds(accuracy, n_seeds)})"
     return Cell(text, accuracy.mean, is_ours=True, details=details)
 
 
 def _about_seeds(accuracy: PooledAccuracy, n_seeds: int) -> str:
-    """Return the seed variance, and the number of seeds if `n_seeds` is another.
+    """Return how many seeds there are of `n_seeds`.
 
     Of two seeds, both means are shown: their interval is thirteen times their difference.
     """
@@ -258,10 +262,17 @@ def _about_seeds(accuracy: PooledAccuracy, n_seeds: int) -> str:
     number = f"{n_run} of {n_seeds} seeds" if n_run != n_seeds else f"{n_run} seeds"
     if n_run == 2:
         return f"{number}: {', '.join(f'{mean:.2f}' for mean in accuracy.per_seed)}"
-    parts = [f"± {accuracy.between_seeds95:.2f} between seeds"] if n_run > 1 else []
-    if n_run != n_seeds:
-        parts.append(number)
-    return "; ".join(parts)
+    return number
+
+
+def about_intervals(n_seeds: int) -> str:
+    """Return a note on what ± is in a table of results with so many training seeds."""
+    if n_seeds == 1:
+        return "± is the 95 % interval over episodes. It does not cover training seeds."
+    return (
+        "± is the 95 % interval between training seeds; a result of one seed has none. The "
+        "paper's ± is over episodes."
+    )
 
 
 def number_cell(value: float | None, form: str = "{:,}") -> Cell:
@@ -279,21 +290,23 @@ def signed(number: float, digits: int = 2) -> str:
     return f"{number:+.{digits}f}".replace("-", "−")
 
 
-def difference_cell(difference: Difference | None) -> Cell:
-    """Return a difference of ours with its interval; a dash for None."""
+def difference_cell(difference: Difference | None, n_seeds: int = 1) -> Cell:
+    """Return a difference of ours; a dash for None. Its ± is as in `about_intervals`."""
     if difference is None:
         return Cell(MISSING)
-    n_seeds = min(difference.n_first, difference.n_second)
+    n_run = min(difference.n_first, difference.n_second)
     details: dict[str, float | str] = {
         "±": difference.half_width,
-        "± is over": "training seeds" if n_seeds > 1 else "episodes",
-        "seeds": n_seeds,
+        "± is over": "training seeds" if n_run > 1 else "episodes",
+        "seeds": n_run,
     }
     text = signed(difference.mean)
     if math.isnan(difference.half_width):
         details["±"] = details["± is over"] = ""
-    else:
+    elif n_run > 1 or n_seeds == 1:
         text += f" ± {difference.half_width:.2f}"
+    if n_run == 1 and n_seeds > 1:
+        text += f" (1 of {n_seeds} seeds)"
     return Cell(text, difference.mean, is_ours=True, details=details)
 
 

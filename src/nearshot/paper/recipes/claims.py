@@ -22,7 +22,7 @@ from nearshot.paper.claims import CLAIMS, LEAST_SEEDS, Claim, Expectation, Verdi
 from nearshot.paper.figures import finish, name_lines, new_drawing, shade_every_other
 from nearshot.paper.recipe import Recipe, Row
 from nearshot.paper.results import Results
-from nearshot.paper.tables import Figure, Table, difference_cell, number_cell
+from nearshot.paper.tables import Figure, Table, about_intervals, difference_cell, number_cell
 
 COLOURS = {"confirmed": "#0072B2", "contradicted": "#D55E00", "undecided": "0.4", None: "0.6"}
 TICKS = (-50, -20, -10, -5, -2, -1, 0, 1, 2, 5, 10, 20, 50)
@@ -89,11 +89,10 @@ def tables(results: Results, dataset: str) -> list[Table]:
     """Return the claims with their verdicts."""
     judged, n_missing = judged_claims(results, dataset)
     on = results.dataset(dataset)
-    notes = [_counts(judged), ABOUT_CLASSIFIERS]
+    notes = [_counts(judged), about_intervals(len(results.seeds)), ABOUT_CLASSIFIERS]
     if any(judged_claim.verdict is None for judged_claim in judged):
         notes.append(
-            f"No verdict: fewer than {LEAST_SEEDS} training seeds on a side of every difference. "
-            "The interval of a single seed is over episodes, without seed variance."
+            f"No verdict: fewer than {LEAST_SEEDS} training seeds on a side of every difference."
         )
     if n_missing:
         command = _command(results, dataset)
@@ -112,7 +111,7 @@ def tables(results: Results, dataset: str) -> list[Table]:
             judged_claim.claim.section,
             judged_claim.verdict or "no verdict",
             number_cell(judged_claim.n_compared),
-            difference_cell(difference),
+            difference_cell(difference, len(results.seeds)),
             name,
         )
     return [table]

@@ -19,7 +19,12 @@ from nearshot.paper.accuracy_table import QuotedRow, accuracy_table, both_shots
 from nearshot.paper.numbers import COMPARISON, QUOTED, SHOTS
 from nearshot.paper.recipe import Recipe, Row
 from nearshot.paper.results import Measurement, Results
-from nearshot.paper.tables import Table, difference_cell, paper_difference_cell
+from nearshot.paper.tables import (
+    Table,
+    about_intervals,
+    difference_cell,
+    paper_difference_cell,
+)
 from nearshot.training import PRESETS, TrainConfig
 
 # Row of the paper: the end of the preset's name, and the classifier.
@@ -45,11 +50,8 @@ SMALL_FILES = "mini-imagenet-84"
 # The dataset of the paper whose split a dataset of ours has; only differences can be compared.
 SPLIT_OF = {"tiny-tiered": "tiered-imagenet"}
 NOTES = (
-    "± is the interval between training seeds where both sides have several (docs/judging.md); "
-    "otherwise it is over episodes, without seed variance. The validation split selected the "
-    "epochs.",
-    "Soft assignment where MN is a side, nearest centroid otherwise. The paper has the test split "
-    "alone.",
+    "The validation split selected the epochs. Soft assignment where MN is a side, nearest "
+    "centroid otherwise. The paper has the test split alone.",
 )
 
 
@@ -132,7 +134,7 @@ def _differences(
     name: str, title: str, results: Results, rows: list[Row], papers_dataset: str
 ) -> Table:
     """Return the differences on both splits, beside the paper's on a dataset."""
-    notes = list(NOTES)
+    notes = [about_intervals(len(results.seeds)), *NOTES]
     if results.size.is_own:
         notes.append(f"The paper's differences are on {papers_dataset}, which has other images.")
     columns = ["points"]
@@ -151,7 +153,7 @@ def _differences(
             for split in ("val", "test"):
                 measurement = Measurement(split, n_shot, classifier)
                 sides = ((first.config, measurement), (second.config, measurement))
-                cells.append(difference_cell(results.difference(*sides)))
+                cells.append(difference_cell(results.difference(*sides), len(results.seeds)))
             if results.size.is_papers or results.size.is_own:
                 papers_first = COMPARISON[first_label][papers_dataset][column]
                 papers_second = COMPARISON[second_label][papers_dataset][column]
