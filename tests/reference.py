@@ -7,6 +7,7 @@ next to the paper; autograd differentiates through them.
 import itertools
 import math
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -374,6 +375,128 @@ def ridge_scores(
         weighted = [float(query[column]) * float(solved[column, number]) for column in range(dim)]
         scores.append(constant + sum(weighted))
     return scores
+
+
+class Stacked(NamedTuple):
+    """The weights of candidates, and the probabilities of queries and of held-out images."""
+
+    weights: list[float]
+    answers: list[list[float]]
+    held_out: dict[int, list[float]]
+
+
+def stacked_ridges(
+    sets: Sequence[Tensor],
+    codes: Sequence[int],
+    queries: Sequence[Tensor],
+    candidates: Sequence[Sequence[int]],
+    rounds: Sequence[tuple[list[int], list[int]]],
+    temperatures: Sequence[float],
+) -> Stacked:
+    """Ridge regressions on several feature sets, weighed by images that they were fitted without.
+
+    `sets` and `queries` are (image, dim) for each set; the first of `candidates` is the plain one;
+    `rounds` are the images that stay and those that are tested. Weights under 1e-4 count as 0.
+    """
+
+    def unit(row: Tensor) -> Tensor:
+        return row / math.sqrt(sum(float(value) ** 2 for value in row))
+
+    def features(number: int, rows: Sequence[Tensor]) -> list[Tensor]:
+        columns = []
+        for position in candidates[number]:
+            of_set = torch.stack([unit(row) for row in rows[position]])
+            if number > 0:
+                mean = torch.stack([unit(row) for row in sets[position]]).mean(0)
+                of_set = torch.stack([unit(row - mean) for row in of_set])
+            columns.append(of_set / math.sqrt(len(candidates[number])))
+        return list(torch.cat(columns, dim=1))
+
+    def scores(number: int, kept: Sequence[int], query: Tensor) -> list[float]:
+        support = features(number, sets)
+        classes = [
+            torch.stack([support[i] for i in kept if codes[i] == code])
+            for code in range(max(codes) + 1)
+        ]
+        return [score / 0.06 for score in ridge_scores(classes, query)]
+
+    def softmax(values: Sequence[float], temperature: float) -> list[float]:
+        powers = [math.exp((value - max(values)) / temperature) for value in values]
+        return [power / sum(powers) for power in powers]
+
+    def without_small(weights: Sequence[float]) -> list[float]:
+        kept = [weight if weight >= 1e-4 else 0.0 for weight in weights]
+        return [weight / sum(kept) for weight in kept]
+
+    def posterior(number: int, rows: Sequence[int]) -> list[float]:
+        densities = []
+        for temperature in temperatures:
+            narrow = math.exp(-((math.log(temperature) / 0.5) ** 2) / 2) / 0.5
+            wide = math.exp(-(math.log(temperature / (0.4 / 0.06)) ** 2) / 2)
+            density = 0.7 * narrow + 0.3 * wide
+            for row in rows:
+                density *= softmax(held_out[number][row], temperature)[codes[row]]
+            densities.append(density)
+        return without_small([density / sum(densities) for density in densities])
+
+    def average(pi: Sequence[float], values: Sequence[float]) -> list[float]:
+        mean = [0.0] * len(values)
+        for weight, temperature in zip(pi, temperatures, strict=True):
+            for code, share in enumerate(softmax(values, temperature)):
+                mean[code] += weight * share
+        return mean
+
+    def fit(rows: Sequence[int]) -> tuple[list[float], list[list[float]]]:
+        posteriors = [posterior(number, rows) for number in range(len(candidates))]
+        weights = [1 / len(candidates)] * len(candidates)
+        for _ in range(50):
+            sums = [1.0] + [0.0] * (len(candidates) - 1)
+            for row in rows:
+                likely = []
+                for number, weight in enumerate(weights):
+                    answer = average(posteriors[number], held_out[number][row])
+                    likely.append(weight * answer[codes[row]])
+                for number, value in enumerate(likely):
+                    sums[number] += value / sum(likely)
+            weights = [value / (len(rows) + 1) for value in sums]
+        return without_small(weights), posteriors
+
+    def mixed(
+        weights: Sequence[float], posteriors: Sequence[list[float]], values: Sequence[list[float]]
+    ) -> list[float]:
+        mean = [0.0] * (max(codes) + 1)
+        for weight, pi, of_candidate in zip(weights, posteriors, values, strict=True):
+            for code, share in enumerate(average(pi, of_candidate)):
+                mean[code] += weight * share
+        return mean
+
+    held_out: list[dict[int, list[float]]] = []
+    for number in range(len(candidates)):
+        support = features(number, sets)
+        held_out.append({})
+        for kept, tested in rounds:
+            for row in tested:
+                held_out[number][row] = scores(number, kept, support[row])
+    every_row = [row for _, tested in rounds for row in tested]
+    weights, posteriors = fit(every_row)
+    every_image = range(len(codes))
+    answers = []
+    for query in range(len(queries[0])):
+        values = [
+            scores(number, every_image, features(number, queries)[query])
+            for number in range(len(candidates))
+        ]
+        answers.append(mixed(weights, posteriors, values))
+    nested: dict[int, list[float]] = {}
+    for _, tested in rounds:
+        others = [row for row in every_row if row not in tested]
+        if not others:  # nothing tells candidates or temperatures apart
+            continue
+        nested_weights, nested_posteriors = fit(others)
+        for row in tested:
+            values = [of_candidate[row] for of_candidate in held_out]
+            nested[row] = mixed(nested_weights, nested_posteriors, values)
+    return Stacked(weights, answers, nested)
 
 
 def ridge_answer(support: Tensor, query: Tensor) -> int:

@@ -383,16 +383,25 @@ def test_suggest_reads_bundles(folder: Path, capsys: Captured) -> None:
     assert capsys.readouterr().out.count("new/") == 2
 
 
-def test_a_class_may_be_named_none_of_these_where_nothing_is_rejected(
-    folder: Path, capsys: Captured
-) -> None:
-    (folder / "support" / "cat").rename(folder / "support" / "none of these")
-    assert predict("new", "--reject-rate", "0") == 0
-    assert suggest("new", "--reject-rate", "0") == 0
+@pytest.mark.parametrize("is_inside", [True, False])
+def test_strays_teach_what_to_reject(is_inside: bool, folder: Path, capsys: Captured) -> None:
+    """They are in a folder of the support, or in one of their own."""
+    options = [] if is_inside else ["--none", "others"]
+    strays = folder / "support" / "none of these" if is_inside else folder / "others"
+    (folder / "support" / "cat").rename(strays)
+    assert predict("new", *options, "--format", "csv") == 0
+    captured = capsys.readouterr()
+    assert "strays like these" in captured.err
+    labels = {row["image"]: row["label"] for row in read_csv(captured.out)}
+    assert labels["new/ant0.png"] == "ant"
+    assert labels["new/bee0.png"] == "bee"
+    assert {label for image, label in labels.items() if "cat" in image} == {"none of these"}
+    weights = ["--backbone", WEIGHTS]
+    assert run("export", "support", "zoo.safetensors", *options, *weights) == 0
     capsys.readouterr()
-    assert predict("new") == 1
-    assert re.search("reject_label .*'none of these'", capsys.readouterr().err)
-    assert predict("new", "--reject-label", "other") == 0
+    assert run("predict", "--support", "zoo.safetensors", "new", "--format", "csv") == 0
+    rows = read_csv(capsys.readouterr().out)
+    assert {row["image"]: row["label"] for row in rows} == labels
 
 
 def test_the_app_refuses_a_folder_without_photos(folder: Path, capsys: Captured) -> None:

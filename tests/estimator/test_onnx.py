@@ -14,6 +14,7 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from PIL import Image
+from tests.helpers.feature_sets import SETS, set_clouds
 from tests.helpers.layouts import picture
 from torch import nn
 
@@ -174,6 +175,18 @@ def test_decisions_from_features(parameters: dict[str, Any], embedded: Any, tmp_
     features, labels, queries = embedded
     classifier = FewShotClassifier(**parameters).fit(features, labels)
     _check_same(classifier, exported(classifier, tmp_path), "features", queries)
+
+
+@pytest.mark.parametrize("has_strays", [False, True])
+def test_decisions_of_a_mixture(has_strays: bool, tmp_path: Path) -> None:
+    drawn = set_clouds(4, [5, 3, 4], n_query=40)
+    classifier = FewShotClassifier(None, feature_sets=SETS, reject_rate=0.2)
+    strays = np.float32(set_clouds(5, [6]).support) if has_strays else None
+    classifier.fit(np.float32(drawn.support), drawn.labels.astype(str), none_of_these=strays)
+    mixture = classifier.fitted_state().mixture
+    assert mixture is not None
+    assert len(mixture.candidates) > 2
+    _check_same(classifier, exported(classifier, tmp_path), "features", np.float32(drawn.query))
 
 
 def test_a_feature_of_zeros_is_novel_and_equally_probable_in_all_classes(

@@ -14,7 +14,7 @@ from nearshot.estimator.leave_one_out import (
     held_out_scores,
     leave_one_out_rounds,
 )
-from nearshot.estimator.ridge import HeldOutRidge
+from nearshot.estimator.ridge import held_out_ridge
 
 N_CLASSES = 4
 
@@ -27,7 +27,7 @@ def test_held_out_scores_against_fits_to_the_kept_images(dim: int) -> None:
     codes = support.codes
     noise = torch.randn(len(codes), dim, generator=generator, dtype=torch.float64)
     features = noise + codes[:, None]
-    ridge = HeldOutRidge(replace(support, features=features))
+    ridge = held_out_ridge(replace(support, features=features))
     weights = len(codes) / N_CLASSES / support.counts.double()[codes]
     means = [features[codes == code].mean(0) for code in range(N_CLASSES)]
     squares = (features - torch.stack(means).mean(0)).square().sum(1)

@@ -30,6 +30,7 @@ SAVED_PARAMETERS = (
     "n_neighbors",
     "reject_rate",
     "reject_label",
+    "none",
     "groups",
 )
 
@@ -66,6 +67,9 @@ class ClassifierOptions:
     that you accept to lose. With 0, every image gets a class."""
     reject_label: Annotated[str | None, option(NONE_OF_THESE, "LABEL")] = None
     """The label of rejected images."""
+    none: Annotated[Path | None, option("SUPPORT/none of these", "DIR")] = None
+    """A folder of images of none of the classes: they teach what to reject. So do those in the
+    support's own folder "none of these"."""
     groups: Annotated[str | None, option("photos that look alike", "PATTERN")] = None
     """Which labelled images show the same thing: a regular expression with one group in
     parentheses, whose text in an image's path is the group's name, such as '(bird[0-9]+)_'. They
@@ -103,7 +107,10 @@ class ClassifierOptions:
 
     def _fit_folder(self, folder: Path) -> FewShotClassifier:
         from nearshot.estimator import FewShotClassifier, read_support  # noqa: PLC0415 (as above)
-        from nearshot.estimator.find_images import groups_of_paths  # noqa: PLC0415 (as above)
+        from nearshot.estimator.find_images import (  # noqa: PLC0415 (as above)
+            find_images,
+            groups_of_paths,
+        )
 
         if self.n_neighbors is not None and self.classifier != "knn":
             raise InputError(
@@ -112,12 +119,16 @@ class ClassifierOptions:
         labelled = read_support(folder)
         warn_about_skipped_files(labelled)
         reject_rate = REJECT_RATE if self.reject_rate is None else self.reject_rate
-        if len(labelled.paths) == 1 and self.reject_rate is None:
+        strays = [str(path) for path in labelled.none_of_these]
+        if self.none is not None:
+            strays += [str(path) for path in find_images([self.none]).paths]
+        if len(labelled.paths) == 1 and not strays and self.reject_rate is None:
             reject_rate = 0.0  # nothing tells how much images of the class differ
-        if len(labelled.class_names) == 1:
+        if len(labelled.class_names) == 1 and not strays:
             warnings.warn(
-                f"There is one class only, {labelled.labels[0]!r}, so nothing tells its images "
-                "from others. Add a folder of images of another class.",
+                f"There is one class only, {labelled.labels[0]!r}, so nearshot cannot tell its "
+                "images from others: expect many of other things to get its label. Add a folder "
+                f"{NONE_OF_THESE!r} with images of other things, or another class.",
                 stacklevel=2,
             )
         backbone = AUTO_BACKBONE if self.backbone is None else self.backbone
@@ -136,9 +147,16 @@ class ClassifierOptions:
         groups = None
         if self.groups is not None:
             groups = groups_of_paths(labelled.paths, folder, self.groups)
-        classifier.fit([str(path) for path in labelled.paths], list(labelled.labels), groups=groups)
+        classifier.fit(
+            [str(path) for path in labelled.paths],
+            list(labelled.labels),
+            groups=groups,
+            none_of_these=strays,
+        )
         classifier.verbose = False  # the commands have a progress bar of their own
         _report_look_alikes(classifier)
+        if strays and reject_rate > 0:
+            print_message(f"Estimated by leaving out: {classifier.estimate_rejection()}.")
         _warn_if_inaccurate(classifier)
         return classifier
 

@@ -1,7 +1,7 @@
 """Save a classifier to one safetensors file, and load it. The file holds no code.
 
-Its tensors are `support_features`, `support_labels`, `centre` (if a mean is subtracted), and the
-backbone's, as in a weights file (`nearshot.models.weights`). Its metadata are `format`
+Its tensors are `support_features`, `support_labels`, `strays`, `centre` (if a mean is subtracted),
+and the backbone's, as in a weights file (`nearshot.models.weights`). Its metadata are `format`
 ("nearshot-classifier"), `version` ("3") and `classifier`, a JSON object with everything else.
 """
 
@@ -19,7 +19,9 @@ from torch import Tensor
 
 from nearshot.errors import FileFormatError, InputError
 from nearshot.estimator.calibration import Temperatures
+from nearshot.estimator.feature_sets import FeatureSets
 from nearshot.estimator.head import AUTO_CLASSIFIER
+from nearshot.estimator.stacking import Mixture
 from nearshot.estimator.state import Array, ClassifierSettings, FittedState
 from nearshot.io import read_tensors, write_tensors
 from nearshot.models import Backbone
@@ -27,7 +29,12 @@ from nearshot.models.weights import backbone_content, backbone_of_content
 
 FORMAT = "nearshot-classifier"
 VERSION = "3"
-OWN_TENSORS = ("support_features", "support_labels", "centre")  # the others are the backbone's
+OWN_TENSORS = (
+    "support_features",
+    "support_labels",
+    "strays",
+    "centre",
+)  # the others are the backbone's
 CENTRE_IS_A_TENSOR = "array"  # in the place of the parameter `centre`
 LABEL_KINDS = "biufU"  # NumPy's kinds: booleans, numbers, strings
 # Of all classes: a type such as <U500000000 would take gigabytes for a few letters.
@@ -40,7 +47,8 @@ class Bundle:
 
     Attributes:
         settings, classes, features, codes, names, given_groups, feature_names, centre,
-            temperatures, threshold: as in `FittedState`.
+            feature_sets, strays, stray_names, temperatures, mixture, threshold: as in
+            `FittedState`.
         n_views: how many views of an image are embedded.
         backbone: the network, if it is in the file.
         needs_backbone: whether the classifier has a backbone that could not be saved.
@@ -54,7 +62,11 @@ class Bundle:
     given_groups: list[str | None]
     feature_names: Array | None
     centre: Array | None
+    feature_sets: FeatureSets | None
+    strays: Array
+    stray_names: list[str]
     temperatures: Temperatures
+    mixture: Mixture | None
     threshold: float
     n_views: int
     backbone: Backbone | None
@@ -80,9 +92,11 @@ def write_bundle(
     tensors = {
         "support_features": _to_tensor(state.features),
         "support_labels": _to_tensor(state.codes.astype(np.int64)),
+        "strays": _to_tensor(state.strays),
     }
     if state.centre is not None:
         tensors["centre"] = _to_tensor(state.centre)
+    names = relative_names([*state.names, *state.stray_names], image_folder)
     backbone_description = None
     if isinstance(backbone, Backbone):
         weights, backbone_description = backbone_content(backbone)
@@ -91,10 +105,12 @@ def write_bundle(
         "parameters": _parameters(state),
         "classes": classes.tolist(),
         "classes_type": classes.dtype.str,
-        "names": relative_names(state.names, image_folder),
+        "names": names[: len(state.names)],
         "groups": state.given_groups,
-        "temperatures": list(state.temperatures.values),
-        "temperature_weights": list(state.temperatures.weights),
+        "feature_sets": None if state.feature_sets is None else state.feature_sets.as_dict(),
+        "stray_names": names[len(state.names) :],
+        "temperatures": _describe_temperatures(state.temperatures),
+        "mixture": None if state.mixture is None else _describe_mixture(state.mixture),
         "threshold": state.threshold if math.isfinite(state.threshold) else None,
         "feature_names": None if state.feature_names is None else state.feature_names.tolist(),
         "needs_backbone": backbone is not None and not isinstance(backbone, Backbone),
@@ -144,11 +160,29 @@ def names_in_folder(names: Sequence[str], folder: str | Path) -> list[str]:
     return [str(path) if path.is_file() else name for path, name in zip(paths, names, strict=True)]
 
 
+def _describe_temperatures(temperatures: Temperatures) -> dict[str, list[float]]:
+    return {"values": list(temperatures.values), "weights": list(temperatures.weights)}
+
+
+def _describe_mixture(mixture: Mixture) -> list[dict[str, Any]]:
+    """Return the candidates with their weights and temperatures."""
+    return [
+        {
+            "candidate": candidate,
+            "weight": weight,
+            "temperatures": _describe_temperatures(temperatures),
+        }
+        for candidate, weight, temperatures in zip(
+            mixture.candidates, mixture.weights, mixture.temperatures, strict=True
+        )
+    ]
+
+
 def _parameters(state: FittedState) -> dict[str, Any]:
     """Return the constructor's parameters as JSON can hold them."""
     settings = state.settings
     classifier = settings.classifier
-    if classifier == "auto":
+    if classifier == "auto" and state.feature_sets is None:
         classifier = AUTO_CLASSIFIER.name  # whatever "auto" is when the file is read
     centre = settings.centre
     if centre is not None and not isinstance(centre, str):
@@ -204,6 +238,9 @@ def read_bundle(path: str | Path) -> Bundle:
         threshold = description["threshold"]
         feature_names = description["feature_names"]
         centre = own_tensors.get("centre")
+        feature_sets = None
+        if description["feature_sets"] is not None:
+            feature_sets = FeatureSets.from_dict(description["feature_sets"])
         bundle = Bundle(
             settings=_read_settings(parameters, centre),
             classes=_read_classes(description["classes"], description["classes_type"]),
@@ -213,7 +250,11 @@ def read_bundle(path: str | Path) -> Bundle:
             given_groups=_read_groups(description["groups"]),
             feature_names=None if feature_names is None else np.array(feature_names, dtype=object),
             centre=centre,
-            temperatures=_read_temperatures(description),
+            feature_sets=feature_sets,
+            strays=own_tensors["strays"],
+            stray_names=list(description["stray_names"]),
+            temperatures=_read_temperatures(description["temperatures"]),
+            mixture=_read_mixture(description["mixture"], feature_sets),
             threshold=math.inf if threshold is None else float(threshold),
             n_views=parameters.get("n_views", 1),
             backbone=None,
@@ -234,14 +275,32 @@ def read_bundle(path: str | Path) -> Bundle:
 
 
 def _read_temperatures(description: dict[str, Any]) -> Temperatures:
-    values = tuple(float(value) for value in description["temperatures"])
-    weights = tuple(float(weight) for weight in description["temperature_weights"])
+    values = tuple(float(value) for value in description["values"])
+    weights = tuple(float(weight) for weight in description["weights"])
     are_valid = all(0 < value < math.inf for value in values) and all(
         0 <= weight <= 1 for weight in weights
     )
     if len(values) != len(weights) or not are_valid or not math.isclose(sum(weights), 1.0):
-        raise ValueError(description["temperatures"])
+        raise ValueError(description)
     return Temperatures(values, weights)
+
+
+def _read_mixture(
+    descriptions: list[dict[str, Any]] | None, feature_sets: FeatureSets | None
+) -> Mixture | None:
+    if descriptions is None:
+        return None
+    n_candidates = 0 if feature_sets is None else len(feature_sets.candidates)
+    candidates = tuple(description["candidate"] for description in descriptions)
+    weights = tuple(float(description["weight"]) for description in descriptions)
+    are_candidates = all(
+        type(candidate) is int and 0 <= candidate < n_candidates for candidate in candidates
+    )
+    are_weights = all(0 < weight <= 1 for weight in weights) and math.isclose(sum(weights), 1.0)
+    if not are_candidates or not are_weights or len(set(candidates)) < len(candidates):
+        raise ValueError(descriptions)
+    temperatures = [_read_temperatures(description["temperatures"]) for description in descriptions]
+    return Mixture(candidates, weights, tuple(temperatures))
 
 
 def _read_groups(names: list[Any]) -> list[str | None]:

@@ -97,8 +97,8 @@ def weigh_temperatures(scores: Tensor, codes: Tensor, votes: Tensor | None = Non
     """
     if len(codes) == 0:
         return Temperatures.single(1.0)
-    values, log_likelihoods = _log_likelihoods(scores, codes, votes)
-    return _posterior(values, log_likelihoods.sum(0))
+    values, log_likelihoods = temperature_likelihoods(scores, codes, votes)
+    return temperature_posterior(values, log_likelihoods.sum(0))
 
 
 def held_out_probabilities(
@@ -113,20 +113,20 @@ def held_out_probabilities(
     probabilities = torch.zeros_like(scores)
     if len(codes) == 0:
         return probabilities
-    values, log_likelihoods = _log_likelihoods(scores, codes, votes)
+    values, log_likelihoods = temperature_likelihoods(scores, codes, votes)
     total = log_likelihoods.sum(0)
     for number in rounds.unique().tolist():
         in_round = rounds == number
         if bool(in_round.all()):  # no other round says anything
             temperatures = Temperatures.single(1.0)
         else:
-            temperatures = _posterior(values, total - log_likelihoods[in_round].sum(0))
+            temperatures = temperature_posterior(values, total - log_likelihoods[in_round].sum(0))
         probabilities[in_round] = class_probabilities(scores[in_round], temperatures)
     return probabilities
 
 
-def _log_likelihoods(
-    scores: Tensor, codes: Tensor, votes: Tensor | None
+def temperature_likelihoods(
+    scores: Tensor, codes: Tensor, votes: Tensor | None = None
 ) -> tuple[list[float], Tensor]:
     """Return the temperatures of the grid, and the images' log-likelihoods, (image, value).
 
@@ -149,7 +149,7 @@ def _log_likelihoods(
     return values, torch.stack(columns, dim=1)
 
 
-def _posterior(values: list[float], log_likelihoods: Tensor) -> Temperatures:
+def temperature_posterior(values: list[float], log_likelihoods: Tensor) -> Temperatures:
     """Return the posterior for log-likelihoods (value,), without temperatures of no weight."""
     weights = _posterior_weights(values, log_likelihoods)
     has_weight = weights >= NEGLIGIBLE

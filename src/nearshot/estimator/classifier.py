@@ -12,6 +12,7 @@ import torch
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import (
+    check_array,
     check_consistent_length,
     check_is_fitted,
     column_or_1d,
@@ -24,6 +25,7 @@ from nearshot.errors import InputError
 from nearshot.estimator.bundle import names_in_folder, read_bundle, write_bundle
 from nearshot.estimator.embedder import Embedder
 from nearshot.estimator.explanation import Explanation, explain_answers
+from nearshot.estimator.feature_sets import FeatureSets
 from nearshot.estimator.leave_one_out import AccuracyEstimate, estimate_accuracy
 from nearshot.estimator.novelty import NONE_OF_THESE
 from nearshot.estimator.read_images import are_images, image_list, image_name, without_tensors
@@ -32,9 +34,11 @@ from nearshot.estimator.state import (
     Array,
     ClassifierSettings,
     FittedState,
+    estimate_rejection,
     fit_state,
     mix_numbers_and_strings,
 )
+from nearshot.estimator.strays import RejectionEstimate
 from nearshot.models.recommended import AUTO
 from nearshot.text import format_list
 
@@ -52,12 +56,16 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             side, 3); see `Embedder`. Images are given as a list of paths, Pillow images and uint8
             arrays. "auto": the best installed for photographs, which is `efficientnet-lite0` with
             the extra `photos`; features, (image, dim), are used unchanged. None: `X` are features.
+        feature_sets: which columns are which feature set, if `X` are features; a backbone has its
+            own. None: all columns are one set.
         classifier: a name in `nearshot.evaluation.CLASSIFIERS`: "ridge" (ridge regression from
             features to classes, all of which count equally), "centroid" (nearest class mean),
             "soft" (soft assignment) or "knn" (votes of the nearest images, ties to the nearest),
-            the last three as in Section 2.3 of the paper, or one of your own. "auto" is "ridge",
-            the most accurate on photographs (`benchmarks/photos.py`). Ties go to the first class
-            and the first image, so an answer does not depend on the batch.
+            the last three as in Section 2.3 of the paper, or one of your own. "auto" is a mixture
+            of ridge regressions on several feature sets, weighed by held-out images
+            (`nearshot.estimator.stacking`); with a single feature set, one photo per class, or over
+            4,000 photos, it is "ridge". Ties go to the first class and the first image, so an
+            answer does not depend on the batch.
         n_neighbors: how many images vote in "knn"; by default as many as the smallest class has.
         centre: the mean to subtract from features. "auto": the mean feature of the backbone's
             training set if it is stored with it, else nothing. "support": the mean of the support
@@ -67,8 +75,8 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         temperature: the divisor of the scores before the softmax of `predict_proba`. "auto"
             averages over temperatures, weighted by the likelihood of held-out support images.
         reject_rate: the share of images of your own classes that you accept to lose, such as 0.05;
-            `predict` then returns `reject_label` for images unlike all classes. 0: every image gets
-            a class.
+            `predict` then returns `reject_label` for images unlike all classes, or like those that
+            were given as `none_of_these`. 0: every image gets a class.
         reject_label: the label of rejected images. With integer classes, an integer such as -1
             keeps answers integers.
         device: where to embed: "cpu", "cuda", …; "auto" is a GPU if there is one.
@@ -100,6 +108,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self,
         backbone: str | Path | nn.Module | Callable[[Pixels], Any] | None = "auto",
         *,
+        feature_sets: FeatureSets | None = None,
         classifier: str = "auto",
         n_neighbors: int | None = None,
         centre: Literal["auto", "support"] | npt.ArrayLike | None = "auto",
@@ -114,6 +123,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         verbose: bool = False,
     ) -> None:
         self.backbone = backbone
+        self.feature_sets = feature_sets
         self.classifier = classifier
         self.n_neighbors = n_neighbors
         self.centre = centre
@@ -127,7 +137,13 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.n_views = n_views
         self.verbose = verbose
 
-    def fit(self, X: Any, y: Any, groups: Any = None) -> Self:  # noqa: N803
+    def fit(
+        self,
+        X: Any,  # noqa: N803
+        y: Any,
+        groups: Any = None,
+        none_of_these: Any = None,
+    ) -> Self:
         """Learn classes from labelled images, and forget the previous ones.
 
         Args:
@@ -138,8 +154,10 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 together and count once wherever images are held out: for probabilities, the
                 expected accuracy and the threshold of novelty. Answers do not depend on them.
                 Images of a class that look alike to a backbone for photographs are groups already.
+            none_of_these: images, or features, of none of the classes. They teach what to reject,
+                so they need a `reject_rate`. Probabilities do not depend on them.
         """
-        return self._learn(X, y, groups, previous=None)
+        return self._learn(X, y, groups, none_of_these, previous=None)
 
     def partial_fit(
         self,
@@ -147,17 +165,18 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         y: Any,
         classes: Any = None,
         groups: Any = None,
+        none_of_these: Any = None,
     ) -> Self:
         """Add labelled images of known or new classes.
 
-        `groups` are as in `fit`; equal names in several calls are one group. `classes`, which
-        scikit-learn passes, is ignored.
+        `groups` and `none_of_these` are as in `fit`; equal names of groups in several calls are one
+        group. `classes`, which scikit-learn passes, is ignored.
         """
         previous = self._fitted_state if self.__sklearn_is_fitted__() else None
-        return self._learn(X, y, groups, previous=previous)
+        return self._learn(X, y, groups, none_of_these, previous=previous)
 
     def forget(self, label: Any) -> Self:
-        """Forget a class and all its images."""
+        """Forget a class and all its images, or the strays if `label` is the `reject_label`."""
         check_is_fitted(self)
         settings = self._settings()
         settings.check()
@@ -165,7 +184,8 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         classes = state.classes.tolist()
         if isinstance(label, np.generic):
             label = label.item()
-        if label not in classes or len(classes) == 1:
+        forgets_strays = len(state.strays) > 0 and label == settings.reject_label
+        if not forgets_strays and (label not in classes or len(classes) == 1):
             raise InputError(
                 f"label must be one of several classes, here {format_list(classes)} "
                 f"(got {label!r})."
@@ -179,6 +199,9 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             [state.names[image] for image in kept],
             [state.given_groups[image] for image in kept],
             state.feature_names,
+            state.feature_sets,
+            state.strays[:0] if forgets_strays else state.strays,
+            [] if forgets_strays else state.stray_names,
         )
         return self._set_state(smaller)
 
@@ -229,7 +252,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         right angle.
         """
         state, query = self._query(X)
-        distances, indices = state.support.nearest(query, n_neighbors)
+        distances, indices = state.common.nearest(state.to_common(query), n_neighbors)
         return distances.numpy(), indices.numpy()
 
     def explain(self, X: Any, n_neighbors: int = 3) -> list[Explanation]:  # noqa: N803
@@ -245,7 +268,12 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         test at most a thousand images.
         """
         state = self.fitted_state()
-        return estimate_accuracy(state.held_out, state.groups, state.classes.tolist())
+        held_out = state.held_out if state.mixture is None else state.held_out_answers
+        return estimate_accuracy(held_out, state.groups, state.classes.tolist())
+
+    def estimate_rejection(self) -> RejectionEstimate:
+        """Estimate how often images are rejected, by leave-one-out on support images and strays."""
+        return estimate_rejection(self.fitted_state())
 
     def fitted_state(self) -> FittedState:
         """Return what was fitted: an immutable object, which other modules of nearshot work with.
@@ -306,6 +334,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         settings = bundle.settings
         model = cls(
             AUTO if backbone is None else backbone,
+            feature_sets=bundle.feature_sets if backbone is None else None,
             classifier=settings.classifier,
             n_neighbors=settings.n_neighbors,
             centre=settings.centre,
@@ -338,7 +367,11 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             given_groups=bundle.given_groups,
             feature_names=bundle.feature_names,
             centre=bundle.centre,
+            feature_sets=bundle.feature_sets,
+            strays=bundle.strays,
+            stray_names=bundle.stray_names,
             temperatures=bundle.temperatures,
+            mixture=bundle.mixture,
             threshold=bundle.threshold,
         )
         return model._set_state(state)
@@ -386,6 +419,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         X: Any,  # noqa: N803
         y: Any,
         groups: Any,
+        none_of_these: Any,
         *,
         previous: FittedState | None,
     ) -> Self:
@@ -418,10 +452,57 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             names = previous.names + names
             given_groups = previous.given_groups + given_groups
             images = previous.names + images
-        state = fit_state(settings, embedder, features, labels, names, given_groups, feature_names)
+        strays, stray_names = self._learn_strays(none_of_these, embedder, features, previous)
+        feature_sets = self.feature_sets if embedder is None else embedder.feature_sets
+        state = fit_state(
+            settings,
+            embedder,
+            features,
+            labels,
+            names,
+            given_groups,
+            feature_names,
+            feature_sets,
+            strays,
+            stray_names,
+        )
         if embedder is not None:
             warn_about_repeated_images(state, images)
         return self._set_state(state)
+
+    def _learn_strays(
+        self,
+        none_of_these: Any,
+        embedder: Embedder | None,
+        features: Array,
+        previous: FittedState | None,
+    ) -> tuple[Array, list[str]]:
+        """Return the features of all strays, (stray, dim), and their names.
+
+        `features` are those of the labelled images.
+        """
+        strays = features[:0] if previous is None else previous.strays
+        names = [] if previous is None else previous.stray_names
+        if none_of_these is None:
+            return strays, names
+        if embedder is None:
+            added = without_tensors(none_of_these)
+            if len(added) == 0:
+                return strays, names
+            added = check_array(added, dtype=features.dtype, input_name="none_of_these")
+            if added.shape[1] != features.shape[1]:
+                raise InputError(
+                    f"none_of_these must have {features.shape[1]} columns, as X has "
+                    f"(got {added.shape[1]})."
+                )
+            images = list(added)
+        else:
+            images = image_list(none_of_these)
+            if len(images) == 0:
+                return strays, names
+            added = self._embed(embedder, images)
+        added_names = [image_name(image, len(names) + k) for k, image in enumerate(images)]
+        return np.concatenate([strays, added]), names + added_names
 
     def _query(self, X: Any) -> tuple[FittedState, Tensor]:  # noqa: N803
         """Return the state, and the prepared features of new images."""

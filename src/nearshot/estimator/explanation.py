@@ -84,14 +84,16 @@ def explain_answers(state: FittedState, query: Tensor, n_neighbors: int) -> list
     classes = state.classes.tolist()
     answers = state.answer(query)
     labels = state.answer_labels(answers).tolist()
-    distances, indices = state.support.nearest(query, n_neighbors)
+    distances, indices = state.common.nearest(state.to_common(query), n_neighbors)
+    plain = state.plain(query)
     # The answer comes first, even if another class leads by rounding.
-    scores = answers.scores.scatter(1, answers.codes[:, None], torch.inf)
+    scores = answers.scores if state.mixture is None else answers.probabilities
+    scores = scores.scatter(1, answers.codes[:, None], torch.inf)
     ranking = scores.argsort(dim=1, descending=True, stable=True).tolist()
     probabilities = answers.probabilities.tolist()
     explanations = []
     for row, label in enumerate(labels):
-        weights = _image_weights(query[row : row + 1], state)
+        weights = _image_weights(plain[row : row + 1], state)
         neighbours = []
         for image, distance in zip(indices[row].tolist(), distances[row].tolist(), strict=True):
             neighbours.append(

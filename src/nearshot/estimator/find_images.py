@@ -12,6 +12,7 @@ from nearshot.data.datasets.source import SPLITS
 from nearshot.data.images import readable_formats
 from nearshot.data.readers import Skipped, files_under, is_image
 from nearshot.errors import InputError
+from nearshot.estimator.novelty import NONE_OF_THESE
 from nearshot.text import counted
 
 UNREADABLE_PHOTO_SUFFIXES = (
@@ -42,12 +43,14 @@ class SupportFolder:
         ignored: files that are not images by their names, and files outside of the class folders.
         linked: links to folders inside of a class folder, which are not followed; a class folder
             may be a link.
+        none_of_these: images of none of the classes, which lie in a folder of that name.
     """
 
     paths: tuple[Path, ...]
     labels: tuple[str, ...]
     ignored: tuple[Path, ...] = ()
     linked: tuple[Path, ...] = ()
+    none_of_these: tuple[Path, ...] = ()
 
     @property
     def class_names(self) -> tuple[str, ...]:
@@ -72,7 +75,8 @@ class FoundImages:
 def read_support(folder: str | Path) -> SupportFolder:
     """Find the labelled images of a folder: one folder per class, whose name is the label.
 
-    Images may lie at any depth. No file is opened. A class without images, or a folder that cannot
+    Images in the folder "none of these" belong to no class. Images may lie at any depth. No file is
+    opened. A class without images, or a folder that cannot
     be read, is an error.
     """
     folder = Path(folder).expanduser()
@@ -94,15 +98,26 @@ def read_support(folder: str | Path) -> SupportFolder:
         )
     paths: list[Path] = []
     labels: list[str] = []
+    strays: list[Path] = []
     ignored = [path for path in entries if path not in class_folders]
     skipped = Skipped()
     for class_folder in class_folders:
         images, others = _images_and_others(class_folder, skipped)
-        paths += images
-        labels += [class_folder.name] * len(images)
+        if class_folder.name == NONE_OF_THESE:
+            strays += images
+        else:
+            paths += images
+            labels += [class_folder.name] * len(images)
         ignored += others
     skipped.refuse_locked()
-    return SupportFolder(tuple(paths), tuple(labels), tuple(ignored), tuple(skipped.linked))
+    if not paths:
+        raise InputError(
+            f"{folder} has no class but {NONE_OF_THESE!r}; put the images of each class into a "
+            "folder of its own."
+        )
+    return SupportFolder(
+        tuple(paths), tuple(labels), tuple(ignored), tuple(skipped.linked), tuple(strays)
+    )
 
 
 def groups_of_paths(paths: Sequence[Path], folder: Path, pattern: str) -> list[str | None]:

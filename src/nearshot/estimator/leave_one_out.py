@@ -18,7 +18,7 @@ from nearshot.errors import InputError
 from nearshot.estimator.calibration import typical_temperature
 from nearshot.estimator.groups import Groups, notes_on_copies
 from nearshot.estimator.head import class_scores, find_classifier, fit_head
-from nearshot.estimator.ridge import HeldOutRidge, ReweightedRidge
+from nearshot.estimator.ridge import HeldOutRidge, ReweightedRidge, held_out_ridge
 from nearshot.estimator.support import Support
 from nearshot.evaluation.classifiers import RIDGE, first_best
 from nearshot.text import counted, upper_first
@@ -178,7 +178,7 @@ def held_out_scores(
     ridge: HeldOutRidge | ReweightedRidge | None = None
     max_tested = MAX_TESTED
     if find_classifier(classifier) is RIDGE and len(support.codes) > MAX_REFITTED:
-        ridge = HeldOutRidge(support) if _are_even(groups) else ReweightedRidge(support)
+        ridge = held_out_ridge(support) if _are_even(groups) else ReweightedRidge(support)
         max_tested = len(support.codes)
     scores = [support.features.new_zeros(0, support.n_classes)]
     images = [support.codes[:0]]

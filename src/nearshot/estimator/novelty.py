@@ -82,6 +82,14 @@ def weigh_by_score(novelty: Tensor, scores: Tensor) -> Tensor:
     return novelty * (SHARPNESS * (0.5 - scores.amax(1))).exp()
 
 
+def weigh_by_margin(novelty: Tensor, margins: Tensor) -> Tensor:
+    """Return novelties by distance, (query,), weighed by how far strays are behind, (query,).
+
+    A margin is the highest score of a class minus that of strays.
+    """
+    return novelty * (SHARPNESS * (0.5 - margins)).exp()
+
+
 def held_out_images(support: Support, groups: Groups) -> Tensor:
     """Return the images whose novelty can be asked while their group is held out, (image,).
 

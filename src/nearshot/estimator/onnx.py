@@ -10,6 +10,7 @@ import json
 import logging
 import math
 import warnings
+from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,9 +27,11 @@ from nearshot.errors import InputError, MissingExtraError
 from nearshot.estimator.calibration import class_probabilities
 from nearshot.estimator.embedding_network import EmbeddingNetwork, round_to_half
 from nearshot.estimator.head import Head
-from nearshot.estimator.novelty import weigh_by_score
+from nearshot.estimator.novelty import weigh_by_margin, weigh_by_score
 from nearshot.estimator.read_images import PREPROCESSING
+from nearshot.estimator.stacking import FittedMixture, SetSpace, mix, plain_features
 from nearshot.estimator.state import FittedState
+from nearshot.estimator.strays import LinearScores, StrayRidge, margins_of
 from nearshot.evaluation.classifiers import RIDGE, first_best, similarities
 from nearshot.io import atomic_write, readable
 from nearshot.models import Backbone, BackboneSpec
@@ -224,23 +227,140 @@ class EmbedImages(nn.Module):
         return round_to_half(self.network.flat_features(normalised))
 
 
+class _Preparation(nn.Module):
+    """Centre and normalise features, as `FittedState.prepare` does.
+
+    A feature of zeros has no direction. It stays zero, and is marked.
+    """
+
+    def __init__(self, state: FittedState) -> None:
+        super().__init__()
+        self.feature_sets = state.feature_sets
+        self.normalise = bool(state.settings.normalise)
+        centre = np.zeros(state.features.shape[1]) if state.centre is None else state.centre
+        self.centre = nn.Buffer(torch.from_numpy(np.array(centre, dtype=np.float64)))
+
+    def forward(self, features: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the prepared features, (image, dim), and which images are zero, (image,)."""
+        features = features.double()
+        if self.feature_sets is None:
+            rows = features - self.centre
+            is_zero = (rows == 0).all(1) & self.normalise
+            return self._normalised(rows), is_zero
+        of_sets = []
+        is_zero = torch.zeros_like(features[:, 0], dtype=torch.bool)
+        for feature_set in self.feature_sets.sets:
+            rows = features[:, feature_set.columns]
+            if feature_set.is_rooted:
+                rows = rows.clamp(min=0).sqrt()
+            else:
+                rows = rows - self.centre[feature_set.columns]
+            if feature_set in self.feature_sets.plain and self.normalise:
+                is_zero = is_zero | (rows == 0).all(1)
+            of_sets.append(self._normalised(rows))
+        return torch.cat(of_sets, dim=1), is_zero
+
+    def plain(self, prepared: Tensor) -> Tensor:
+        """Return the plain features, (image, dim), of prepared ones."""
+        if self.feature_sets is None:
+            return prepared
+        return plain_features(self.feature_sets, prepared)
+
+    def _normalised(self, rows: Tensor) -> Tensor:
+        return unit_length(rows) if self.normalise else rows
+
+
+class _PlainAnswers(nn.Module):
+    """The scores and probabilities of one classifier on plain features."""
+
+    def __init__(self, state: FittedState) -> None:
+        super().__init__()
+        self.classifier = state.head.classifier
+        self.points = nn.Buffer(state.head.points)
+        self.class_sizes = nn.Buffer(state.head.class_sizes)
+        self.temperatures = state.temperatures
+
+    def forward(
+        self, query: Tensor, plain: Tensor, is_zero: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Return scores and probabilities, (image, class), and the class that wins, (image,)."""
+        scores = Head(self.classifier, self.points, self.class_sizes).scores(plain)
+        scores = torch.where(is_zero[:, None], 0.0, scores)
+        return scores, class_probabilities(scores, self.temperatures), first_best(scores)
+
+    def to_common(self, query: Tensor, plain: Tensor) -> Tensor:
+        """Return the space in which strays are told apart, (image, dim)."""
+        return plain
+
+
+class _MixedAnswers(nn.Module):
+    """The scores and probabilities of a mixture."""
+
+    def __init__(self, fitted: FittedMixture) -> None:
+        super().__init__()
+        self.mixture = fitted.mixture
+        self.feature_sets = fitted.space.feature_sets
+        self.means = _constants(fitted.space.means)
+        self.points = _constants([head.points for head in fitted.heads])
+        self.offsets = _constants([head.class_sizes for head in fitted.heads])
+
+    def forward(
+        self, query: Tensor, plain: Tensor, is_zero: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Return scores and probabilities, (image, class), and the class that wins, (image,)."""
+        space = self._space()
+        prepared = space.prepare(query)
+        scores = []
+        for position, number in enumerate(self.mixture.candidates):
+            rows = plain if number == 0 else space.candidate(number, prepared)
+            head = Head(RIDGE, self.points[position], self.offsets[position])
+            scores.append(torch.where(is_zero[:, None], 0.0, head.scores(rows)))
+        mean, probabilities = mix(self.mixture, scores)
+        return mean, probabilities, first_best(probabilities)
+
+    def to_common(self, query: Tensor, plain: Tensor) -> Tensor:
+        """Return the space in which strays are told apart, (image, dim)."""
+        space = self._space()
+        return space.common(self.mixture, space.prepare(query))
+
+    def _space(self) -> SetSpace:
+        return SetSpace(self.feature_sets, tuple(self.means))
+
+
+class _Margins(nn.Module):
+    """How far strays are behind the best class."""
+
+    def __init__(self, ridge: StrayRidge) -> None:
+        super().__init__()
+        self.weights = nn.Buffer(ridge.linear.weights)
+        self.mean = nn.Buffer(ridge.linear.mean)
+        self.shares = nn.Buffer(ridge.linear.shares)
+
+    def forward(self, common: Tensor) -> Tensor:
+        """Return the margins, (image,)."""
+        return margins_of(LinearScores(self.weights, self.mean, self.shares).scores(common))
+
+
+def _constants(tensors: Sequence[Tensor]) -> nn.ParameterList:
+    return nn.ParameterList([nn.Parameter(tensor, requires_grad=False) for tensor in tensors])
+
+
 class _Decision(nn.Module):
     """A fitted classifier as a module: from images, or features, to everything but the labels."""
 
     def __init__(self, state: FittedState) -> None:
         super().__init__()
-        head = state.head
-        self.classifier = head.classifier
-        self.points = nn.Buffer(head.points)
-        self.class_sizes = nn.Buffer(head.class_sizes)
-        self.normalise = bool(state.settings.normalise)
+        self.preparation = _Preparation(state)
         self.n_classes = len(state.classes)
-        self.temperatures = state.temperatures
         self.threshold = state.threshold
-        centre = np.zeros(head.points.shape[1]) if state.centre is None else state.centre
-        self.centre = nn.Buffer(torch.from_numpy(np.array(centre, dtype=np.float64)))
         self.means = nn.Buffer(state.support.means)
         self.variances = nn.Buffer(state.variances)
+        self.uses_score = state.head.classifier is RIDGE
+        if state.fitted_mixture is None:
+            self.answers: _PlainAnswers | _MixedAnswers = _PlainAnswers(state)
+        else:
+            self.answers = _MixedAnswers(state.fitted_mixture)
+        self.strays = None if state.stray_ridge is None else _Margins(state.stray_ridge)
         self.networks: nn.ModuleList | None = None
         if state.embedder is not None:
             self.networks = nn.ModuleList(map(EmbedImages, state.embedder.networks))
@@ -253,20 +373,18 @@ class _Decision(nn.Module):
         features = inputs
         if self.networks is not None:
             features = torch.cat([embed(inputs) for embed in self.networks], dim=1)
-        query = features.double() - self.centre
-        is_zero = (query == 0).all(1)
-        if self.normalise:
-            query = unit_length(query)
-        scores = Head(self.classifier, self.points, self.class_sizes).scores(query)
-        squares = (-similarities(self.means, query)).clamp(min=0)
+        query, is_zero = self.preparation(features)
+        plain = self.preparation.plain(query)
+        scores, probabilities, index = self.answers(query, plain, is_zero)
+        squares = (-similarities(self.means, plain)).clamp(min=0)
         novelty = (squares / self.variances).amin(1)
-        if self.classifier is RIDGE:
+        if self.strays is not None:
+            common = self.answers.to_common(query, plain)
+            novelty = weigh_by_margin(novelty, self.strays(common))
+        elif self.uses_score:
             novelty = weigh_by_score(novelty, scores)
-        if self.normalise:  # a feature of zeros has no direction
-            scores = torch.where(is_zero[:, None], 0.0, scores)
-            novelty = torch.where(is_zero, torch.inf, novelty)
-        probabilities = class_probabilities(scores, self.temperatures).float()
-        index = first_best(scores)
+        novelty = torch.where(is_zero, torch.inf, novelty)
+        probabilities = probabilities.float()
         if self.threshold == math.inf:
             return probabilities, novelty.float(), index
         is_rejected = novelty > self.threshold

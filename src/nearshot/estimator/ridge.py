@@ -4,26 +4,47 @@ import torch
 from torch import Tensor
 
 from nearshot.estimator.support import Support
-from nearshot.evaluation.classifiers import PENALTY, SMALLEST_PENALTY, ridge_problem
+from nearshot.evaluation.classifiers import (
+    PENALTY,
+    SMALLEST_PENALTY,
+    RidgeProblem,
+    ridge_problem,
+)
 
 MAX_CLASS_PRODUCTS = 1 << 26  # numbers held: 512 MiB of float64
 
 
+def held_out_ridge(support: Support) -> "HeldOutRidge":
+    """Return the ridge regression of a support set, whose images can be held out."""
+    by_class = support.by_class
+    problem = ridge_problem(support.features[by_class], support.counts)
+    position = by_class.argsort()  # of each image in that order
+    problem = problem._replace(
+        roots=problem.roots[position],
+        rows=problem.rows[position],
+        targets=problem.targets[position],
+    )
+    shares = problem.targets.new_full((support.n_classes,), 1 / support.n_classes)
+    return HeldOutRidge(problem, shares)
+
+
 class HeldOutRidge:
-    """A ridge regression on a support set that scores held-out images without another fit.
+    """A ridge regression that scores held-out images without another fit.
 
     Let H be the matrix that turns targets into predictions. The errors of images B that are held
     out are then (I − H_BB)⁻¹ times the errors that they have while they take part. The weights of
     the images and the penalty remain those of the whole support set.
+
+    Args:
+        problem: the regression; its rows are the images.
+        shares: (class,) the mean of the targets over all images, which was subtracted from them.
     """
 
-    def __init__(self, support: Support) -> None:
-        by_class = support.by_class
-        problem = ridge_problem(support.features[by_class], support.counts)
-        position = by_class.argsort()  # of each image in that order
-        rows = problem.rows[position]  # (image, dim)
-        self.roots = problem.roots[position]  # (image, 1) of the weights of the images
-        self.targets = problem.targets[position]  # (image, class)
+    def __init__(self, problem: RidgeProblem, shares: Tensor) -> None:
+        rows = problem.rows  # (image, dim)
+        self.roots = problem.roots  # (image, 1) of the weights of the images
+        self.targets = problem.targets  # (image, class)
+        self.shares = shares
         # H, but for the mean of the targets, by the smaller of two systems: that of the images
         # gives the matrix I − H, that of the dimensions a root R with R Rᵀ = H.
         n_images, dim = rows.shape
@@ -48,9 +69,8 @@ class HeldOutRidge:
         system = self._residual_block(held_out) - mean @ mean.T
         errors = torch.linalg.solve(system, self.errors[held_out])
         errors_of_tested = errors[torch.searchsorted(held_out, tested)]
-        n_classes = self.targets.shape[1]
         scores: Tensor = (self.targets[tested] - errors_of_tested) / self.roots[tested]
-        return scores + 1 / n_classes
+        return scores + self.shares
 
     def _residual_block(self, images: Tensor) -> Tensor:
         """Return the block of I − H for some images, (image, image)."""

@@ -17,14 +17,17 @@ import torch
 from torch import Tensor
 
 from nearshot.checks import check_count
+from nearshot.distances import unit_length
 from nearshot.errors import InputError
 from nearshot.estimator.calibration import (
     Temperatures,
     class_probabilities,
+    held_out_probabilities,
     typical_temperature,
     weigh_temperatures,
 )
 from nearshot.estimator.embedder import Embedder
+from nearshot.estimator.feature_sets import FeatureSet, FeatureSets
 from nearshot.estimator.groups import Groups, find_groups
 from nearshot.estimator.head import Head, class_scores, find_classifier, fit_head
 from nearshot.estimator.leave_one_out import HeldOutScores, held_out_scores
@@ -35,9 +38,25 @@ from nearshot.estimator.novelty import (
     held_out_images,
     held_out_novelties,
     novelties,
+    weigh_by_margin,
     weigh_by_score,
 )
 from nearshot.estimator.read_images import without_tensors
+from nearshot.estimator.stacking import (
+    MAX_STACKED,
+    FittedMixture,
+    HeldOutMixture,
+    Mixture,
+    SetSpace,
+    fit_candidates,
+    fit_mixture,
+    held_out_answers,
+    hold_out,
+    mean_scores,
+    mix,
+    plain_features,
+)
+from nearshot.estimator.strays import RejectionEstimate, StrayRidge
 from nearshot.estimator.support import Support
 from nearshot.evaluation import prepare_features
 from nearshot.evaluation.classifiers import RIDGE, Classifier, first_best
@@ -47,6 +66,19 @@ CHAINED = (
     "show the same thing, the expected accuracy is too high: give groups, or add other photos."
 )
 NUMBER_KINDS = "biuf"  # kinds of NumPy types
+# The cached properties that depend on neither the mixture nor the threshold.
+COMPUTED_OF_IMAGES = (
+    "_found_groups",
+    "_prepared",
+    "_set_space",
+    "groups",
+    "head",
+    "held_out",
+    "held_out_mixture",
+    "is_stacked",
+    "support",
+    "variances",
+)
 
 Array = npt.NDArray[Any]
 
@@ -62,6 +94,11 @@ class ClassifierSettings:
     temperature: Literal["auto"] | float
     reject_rate: float
     reject_label: Any
+
+    @property
+    def fixed_temperature(self) -> float | None:
+        """The temperature, if it is a number."""
+        return None if self.temperature == "auto" else float(self.temperature)
 
     @property
     def definition(self) -> Classifier:
@@ -89,8 +126,9 @@ class Answers:
     """What a classifier says about queries.
 
     Attributes:
-        scores: (query, class).
-        codes: (query,) the indices of the classes with the highest scores.
+        scores: (query, class); of a mixture, the mean of the candidates' scores.
+        codes: (query,) the indices of the classes that win: those with the highest scores, or of a
+            mixture with the highest probabilities.
         probabilities: (query, class).
         novelty: (query,).
         is_rejected: (query,) whether the novelty is above the threshold.
@@ -116,8 +154,13 @@ class FittedState:
         names: the names of the images.
         given_groups: the name of the group that was given for each image, or None.
         feature_names: the names of the feature columns, if they have any.
+        feature_sets: which columns are which feature set; None if all are one.
+        strays: (stray, dim) images of none of the classes, as embedded.
+        stray_names: their names.
         centre: (dim,) the mean to subtract, if any.
-        temperatures: the divisors of the scores, and their weights.
+        temperatures: the divisors of the plain scores, and their weights.
+        mixture: the weights of the candidates; None if ridge regression on the plain features, or
+            another classifier, answers alone.
         threshold: the novelty above which an image is rejected.
     """
 
@@ -130,7 +173,11 @@ class FittedState:
     given_groups: list[str | None]
     feature_names: Array | None
     centre: Array | None
+    feature_sets: FeatureSets | None
+    strays: Array
+    stray_names: list[str]
     temperatures: Temperatures = Temperatures.single(1.0)  # noqa: RUF009 (it is immutable)
+    mixture: Mixture | None = None
     threshold: float = math.inf
 
     @property
@@ -140,8 +187,14 @@ class FittedState:
 
     @cached_property
     def support(self) -> Support:
-        """The prepared support set."""
-        return Support(self.prepare(self.features), torch.from_numpy(self.codes), len(self.classes))
+        """The support set with the plain features, prepared."""
+        features = self.plain(self._prepared)
+        return Support(features, torch.from_numpy(self.codes), len(self.classes))
+
+    @cached_property
+    def _prepared(self) -> Tensor:
+        """The prepared features of the support images."""
+        return self.prepare(self.features)
 
     @cached_property
     def head(self) -> Head:
@@ -150,10 +203,73 @@ class FittedState:
 
     @cached_property
     def held_out(self) -> HeldOutScores:
-        """The scores that support images get while they are held out."""
+        """The plain scores that support images get while they are held out."""
         return held_out_scores(
             self.support, self.settings.classifier, self.settings.n_neighbors, self.groups
         )
+
+    @cached_property
+    def held_out_answers(self) -> HeldOutScores:
+        """The probabilities of held-out support images, in the place of scores.
+
+        No image has a part in its own answer.
+        """
+        if self.held_out_mixture is not None:
+            return held_out_answers(self.held_out_mixture, self.settings.fixed_temperature)
+        held_out = self.held_out
+        probabilities = held_out_probabilities(
+            held_out.scores, held_out.codes, held_out.rounds, held_out.votes
+        )
+        return replace(held_out, scores=probabilities)
+
+    @cached_property
+    def held_out_mixture(self) -> HeldOutMixture | None:
+        """The held-out scores of every candidate; None without a mixture."""
+        if self._set_space is None or not self.is_stacked:
+            return None
+        prepared = self._set_space.prepare(self._prepared)
+        return hold_out(self.held_out, self._set_space, prepared, self.support.codes, self.groups)
+
+    @cached_property
+    def is_stacked(self) -> bool:
+        """Whether several candidates can be weighed."""
+        return (
+            self.settings.classifier == "auto"
+            and bool(self.settings.normalise)
+            and self.feature_sets is not None
+            and len(self.feature_sets.candidates) > 1
+            and len(self.classes) > 1
+            and len(self.codes) <= MAX_STACKED
+            and len(self.held_out.codes) > 0
+        )
+
+    @cached_property
+    def _set_space(self) -> SetSpace | None:
+        """The spaces of the candidates, if there are feature sets."""
+        if self.feature_sets is None:
+            return None
+        return SetSpace.of_support(self.feature_sets, self._prepared)
+
+    @cached_property
+    def fitted_mixture(self) -> FittedMixture | None:
+        """The mixture with its regressions, if there is one."""
+        if self.mixture is None or self._set_space is None:
+            return None
+        prepared = self._set_space.prepare(self._prepared)
+        return fit_candidates(self.mixture, self._set_space, prepared, self.support, self.head)
+
+    @cached_property
+    def common(self) -> Support:
+        """The support set in the space in which images are compared: that of `to_common`."""
+        return replace(self.support, features=self.to_common(self._prepared))
+
+    @cached_property
+    def stray_ridge(self) -> StrayRidge | None:
+        """The regression that tells strays from the classes, if there are any."""
+        if len(self.strays) == 0:
+            return None
+        strays = self.to_common(self.prepare(self.strays))
+        return StrayRidge(self.common, strays)
 
     @cached_property
     def groups(self) -> Groups:
@@ -169,7 +285,10 @@ class FittedState:
     def _found_groups(self) -> tuple[Groups, bool]:
         cosine = None if self.embedder is None else self.embedder.look_alike_cosine
         return find_groups(
-            self.features, self.codes, look_alike_cosine=cosine, names=self.given_groups
+            self.plain_columns(self.features),
+            self.codes,
+            look_alike_cosine=cosine,
+            names=self.given_groups,
         )
 
     @cached_property
@@ -177,8 +296,17 @@ class FittedState:
         """The variance of each class, (class,), which novelty is relative to."""
         return class_variances(self.support)
 
+    def plain_columns(self, features: Array) -> Array:
+        """Return the columns of the plain features, (image, dim), as embedded."""
+        if self.feature_sets is None:
+            return features
+        sets = self.feature_sets.plain
+        if len(sets) == 1:
+            return features[:, sets[0].columns]
+        return np.concatenate([features[:, feature_set.columns] for feature_set in sets], axis=1)
+
     def prepare(self, features: Array) -> Tensor:
-        """Return features centred and normalised.
+        """Return features centred and normalised; with feature sets, each set, side by side.
 
         In float64, so that rounding does not decide near ties.
         """
@@ -186,18 +314,69 @@ class FittedState:
         if self.centre is not None:
             centre = torch.from_numpy(np.array(self.centre, dtype=np.float64))
         rows = torch.from_numpy(np.array(features, dtype=np.float64))
-        return prepare_features(rows, centre=centre, normalise=bool(self.settings.normalise))
+        if self.feature_sets is None:
+            return prepare_features(rows, centre=centre, normalise=bool(self.settings.normalise))
+        return torch.cat(
+            [
+                self._prepare_set(rows, centre, part, is_plain=part in self.feature_sets.plain)
+                for part in self.feature_sets.sets
+            ],
+            dim=1,
+        )
+
+    def _prepare_set(
+        self, rows: Tensor, centre: Tensor | None, feature_set: FeatureSet, *, is_plain: bool
+    ) -> Tensor:
+        """Return one set of features, (image, dim of the set), centred and normalised.
+
+        A plain set that is zero is an error, as features are without sets.
+        """
+        rows = rows[:, feature_set.columns]
+        centre = None if centre is None else centre[feature_set.columns]
+        if feature_set.is_rooted:
+            rows = rows.clamp(min=0).sqrt()
+            centre = None
+        if is_plain:
+            return prepare_features(rows, centre=centre, normalise=bool(self.settings.normalise))
+        if centre is not None:
+            rows = rows - centre
+        return unit_length(rows) if self.settings.normalise else rows
+
+    def plain(self, prepared: Tensor) -> Tensor:
+        """Return the plain features, (image, dim), of prepared ones."""
+        if self.feature_sets is None:
+            return prepared
+        return plain_features(self.feature_sets, prepared)
+
+    def to_common(self, prepared: Tensor) -> Tensor:
+        """Return prepared features in the space in which images are compared, (image, dim).
+
+        Its kernel is the mixture's own: the weighted mean of the kernels of its candidates.
+        """
+        if self.mixture is None or self._set_space is None:
+            return self.plain(prepared)
+        return self._set_space.common(self.mixture, self._set_space.prepare(prepared))
 
     def answer(self, query: Tensor) -> Answers:
         """Return the answers for prepared features, (query, dim)."""
-        scores = class_scores(query, self.support, self.head)
-        novelty = novelties(query, self.support, self.variances)
-        if self.head.classifier is RIDGE:
+        plain = self.plain(query)
+        if self.fitted_mixture is None:
+            scores = class_scores(plain, self.support, self.head)
+            probabilities = class_probabilities(scores, self.temperatures)
+            codes = first_best(scores)
+        else:
+            of_candidates = self.fitted_mixture.scores(plain, query)
+            scores, probabilities = mix(self.fitted_mixture.mixture, of_candidates)
+            codes = first_best(probabilities)
+        novelty = novelties(plain, self.support, self.variances)
+        if self.stray_ridge is not None:
+            novelty = weigh_by_margin(novelty, self.stray_ridge.margins(self.to_common(query)))
+        elif self.head.classifier is RIDGE:
             novelty = weigh_by_score(novelty, scores)
         return Answers(
             scores=scores,
-            codes=first_best(scores),
-            probabilities=class_probabilities(scores, self.temperatures),
+            codes=codes,
+            probabilities=probabilities,
             novelty=novelty,
             is_rejected=novelty > self.threshold,
         )
@@ -222,11 +401,14 @@ def fit_state(
     names: list[str],
     given_groups: list[str | None],
     feature_names: Array | None,
+    feature_sets: FeatureSets | None,
+    strays: Array,
+    stray_names: list[str],
 ) -> FittedState:
     """Return the state for labelled images, given by features (image, dim), labels and names."""
     classes, codes = np.unique(labels, return_inverse=True)
     if settings.reject_rate > 0:
-        _check_rejection(settings, classes, n_images=len(codes))
+        _check_rejection(settings, classes, n_images=len(codes) + len(strays))
     uncalibrated = FittedState(
         settings=settings,
         embedder=embedder,
@@ -237,21 +419,36 @@ def fit_state(
         given_groups=given_groups,
         feature_names=feature_names,
         centre=_find_centre(settings, embedder, features),
+        feature_sets=feature_sets,
+        strays=strays,
+        stray_names=stray_names,
     )
     if uncalibrated.are_chained:
         warnings.warn(CHAINED, stacklevel=4)  # the caller of fit or partial_fit
-    return replace(
+    calibrated = replace(
         uncalibrated,
         temperatures=_find_temperatures(uncalibrated),
-        threshold=_find_threshold(uncalibrated),
+        mixture=_find_mixture(uncalibrated),
     )
+    _copy_computed(uncalibrated, calibrated)
+    fitted = replace(calibrated, threshold=_find_threshold(calibrated))
+    _copy_computed(calibrated, fitted)
+    return fitted
+
+
+def _copy_computed(source: FittedState, target: FittedState) -> None:
+    """Copy what was computed of the same images, so that it is not computed again."""
+    for name in COMPUTED_OF_IMAGES:
+        if name in source.__dict__:
+            target.__dict__[name] = source.__dict__[name]
 
 
 def _check_rejection(settings: ClassifierSettings, classes: Array, n_images: int) -> None:
     if settings.reject_label in classes.tolist():
         raise InputError(
             f"reject_label must not be the name of a class (got {settings.reject_label!r}). "
-            "Choose another reject_label, or rename the class."
+            "Give images of no class as none_of_these, choose another reject_label, or rename "
+            "the class."
         )
     if n_images == 1:
         raise InputError(
@@ -282,27 +479,71 @@ def _find_temperatures(state: FittedState) -> Temperatures:
     return multiples.times(_typical_temperature(state))
 
 
+def _find_mixture(state: FittedState) -> Mixture | None:
+    """Return the weights of the candidates, if there are several to weigh."""
+    if state.held_out_mixture is None:
+        return None
+    return fit_mixture(state.held_out_mixture, state.settings.fixed_temperature)
+
+
 def _find_threshold(state: FittedState) -> float:
     """Return the novelty above which an image is rejected; infinite if none is."""
     rate = state.settings.reject_rate
     if rate == 0:
         return math.inf
     support = state.support
-    if state.settings.definition is RIDGE and support.between is not None:
-        held_out = state.held_out
-        by_distance = held_out_novelties(support, held_out.images, state.groups)
-        return choose_threshold(
-            weigh_by_score(by_distance, held_out.scores * _typical_temperature(state)),
-            float(rate),
-            votes=held_out.votes,
-            typical=TYPICAL_BY_SCORE,
-        )
+    if state.stray_ridge is not None or (
+        state.settings.definition is RIDGE and support.between is not None
+    ):
+        novelty, votes = held_out_own_novelties(state)
+        return choose_threshold(novelty, float(rate), votes=votes, typical=TYPICAL_BY_SCORE)
     images = held_out_images(support, state.groups)
     return choose_threshold(
         held_out_novelties(support, images, state.groups),
         float(rate),
         votes=state.groups.votes(images),
     )
+
+
+def held_out_own_novelties(state: FittedState) -> tuple[Tensor, Tensor]:
+    """Return the novelty of support images while they are held out, (image,), and their votes."""
+    support = state.support
+    if state.stray_ridge is not None:
+        images, margins = state.stray_ridge.held_out_margins(state.groups)
+        # If there is no distance between classes, two images of a class have to remain.
+        has_distance = torch.isin(images, held_out_images(support, state.groups))
+        images = images[has_distance]
+        by_distance = held_out_novelties(support, images, state.groups)
+        novelty = weigh_by_margin(by_distance, margins[has_distance])
+        return novelty, state.groups.votes(images)
+    held_out = state.held_out
+    by_distance = held_out_novelties(support, held_out.images, state.groups)
+    scores = held_out.scores * _typical_temperature(state)
+    if state.mixture is not None and state.held_out_mixture is not None:
+        scores = mean_scores(state.mixture, state.held_out_mixture)
+    return weigh_by_score(by_distance, scores), held_out.votes
+
+
+def estimate_rejection(state: FittedState) -> RejectionEstimate:
+    """Return how often images of the classes, and strays, are rejected while they are held out."""
+    own = None
+    n_own = 0
+    if state.stray_ridge is not None or state.support.between is not None:
+        novelty, votes = held_out_own_novelties(state)
+        n_own = round(float(votes.sum()))
+        if n_own > 0:
+            own = float(votes[novelty > state.threshold].sum() / votes.sum())
+    strays = None
+    n_strays = 0
+    if state.stray_ridge is not None:
+        margins = state.stray_ridge.held_out_stray_margins()
+        n_strays = len(margins)
+        if n_strays > 0:
+            plain = state.plain(state.prepare(state.strays))
+            novelty = novelties(plain, state.support, state.variances)
+            is_rejected = weigh_by_margin(novelty, margins) > state.threshold
+            strays = float(is_rejected.double().mean())
+    return RejectionEstimate(own=own, strays=strays, n_own=n_own, n_strays=n_strays)
 
 
 def _typical_temperature(state: FittedState) -> float:

@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from nearshot.estimator import calibration
 from nearshot.estimator.classifier import FewShotClassifier
 from nearshot.estimator.groups import SAME_IMAGE
 
@@ -62,7 +61,11 @@ def rank_unlabelled(
         is_novel=is_novel,
         doubt=doubt,
         label_next=choose_next(
-            query.numpy(), n, doubt, features=features, look_alike_cosine=look_alike_cosine
+            state.to_common(query).numpy(),
+            n,
+            doubt,
+            features=state.plain_columns(features),
+            look_alike_cosine=look_alike_cosine,
         ),
     )
 
@@ -70,7 +73,7 @@ def rank_unlabelled(
 def are_labelled(classifier: FewShotClassifier, features: Floats) -> Flags:
     """Return which features (image, dim) of the classifier's backbone are of support images."""
     state = classifier.fitted_state()
-    distances, _ = state.support.nearest(state.prepare(features), 1)
+    distances, _ = state.support.nearest(state.plain(state.prepare(features)), 1)
     return (distances[:, 0] < SAME_IMAGE).numpy()
 
 
@@ -80,11 +83,8 @@ def held_out_probabilities(classifier: FewShotClassifier) -> tuple[Indices, Floa
     They are those of `estimate_accuracy`: images that are alone in their class are missing, and
     classifiers other than ridge test at most a thousand. Their own labels have no part in them.
     """
-    held_out = classifier.fitted_state().held_out
-    probabilities = calibration.held_out_probabilities(
-        held_out.scores, held_out.codes, held_out.rounds, held_out.votes
-    )
-    return held_out.images.numpy(), probabilities.numpy()
+    held_out = classifier.fitted_state().held_out_answers
+    return held_out.images.numpy(), held_out.scores.numpy()
 
 
 def doubt_of(probabilities: Floats, is_novel: Flags) -> Floats:

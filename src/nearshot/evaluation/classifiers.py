@@ -277,17 +277,20 @@ def ridge_problem(support: Tensor, class_sizes: Tensor) -> RidgeProblem:
 def _fit_ridge(support: Tensor, class_sizes: Tensor) -> tuple[Tensor, Tensor]:
     """Return the points (…, class, dim) and offsets (…, 1, class) of the ridge regression."""
     problem = ridge_problem(support, class_sizes)
+    weights = solve_ridge(problem).mT  # (…, class, dim)
+    return problem.mean + weights / 2, weights.square().sum(-1)[..., None, :] / 4
+
+
+def solve_ridge(problem: RidgeProblem) -> Tensor:
+    """Return the weights of the features, (…, dim, class)."""
     rows = problem.rows
     n_points, dim = rows.shape[-2:]
     if n_points <= dim:  # then the system of the images is the smaller one
         gram = rows @ rows.mT
         right_side = problem.targets.expand(*gram.shape[:-2], *problem.targets.shape)
-        solution = rows.mT @ _solve_ridge(gram, problem.penalty, right_side)
-    else:
-        gram = rows.mT @ rows
-        solution = _solve_ridge(gram, problem.penalty, rows.mT @ problem.targets)
-    weights = solution.mT  # (…, class, dim)
-    return problem.mean + weights / 2, weights.square().sum(-1)[..., None, :] / 4
+        return rows.mT @ _solve_ridge(gram, problem.penalty, right_side)
+    gram = rows.mT @ rows
+    return _solve_ridge(gram, problem.penalty, rows.mT @ problem.targets)
 
 
 def _solve_ridge(gram: Tensor, penalty: Tensor, right_side: Tensor) -> Tensor:
