@@ -8,9 +8,10 @@ import numpy.typing as npt
 
 from nearshot.errors import InputError
 from nearshot.estimator import AccuracyEstimate, FewShotClassifier
+from nearshot.estimator.feature_sets import FeatureSets
 from nearshot.estimator.groups import find_groups
 from nearshot.estimator.novelty import NONE_OF_THESE
-from nearshot.estimator.state import CHAINED
+from nearshot.estimator.state import CHAINED, plain_columns
 from nearshot.estimator.suggestions import (
     Floats,
     choose_next,
@@ -74,6 +75,7 @@ def fit_model(
     labels: Mapping[str, str],
     *,
     centre: Floats | None = None,
+    feature_sets: FeatureSets | None = None,
     look_alike_cosine: float | None = None,
     reject_rate: float,
     things: Mapping[str, str] | None = None,
@@ -81,8 +83,8 @@ def fit_model(
     """Fit a classifier to the labelled photos, and classify the others.
 
     `features` (dim,) and `labels` are by the identifiers of photos, and so are `things`: those with
-    equal names show the same thing. `centre` is subtracted from features. `look_alike_cosine` is
-    that of the backbone, `BackboneSpec.look_alike_cosine`.
+    equal names show the same thing. Photos labelled "none of these" are strays. `centre`,
+    `feature_sets` and `look_alike_cosine` are those of the embedder.
     """
     if things is None:
         things = {}
@@ -92,23 +94,34 @@ def fit_model(
     others = [photo for photo in features if photo not in labels]
     other_features = np.stack([features[photo] for photo in others]) if others else np.zeros((0, 1))
     if len(support) < 2:
-        chosen = choose_next(
-            _unit_length(other_features), N_SUGGESTIONS, look_alike_cosine=look_alike_cosine
-        )
+        directions = other_features
+        if others:
+            directions = _unit_length(plain_columns(feature_sets, other_features))
+        chosen = choose_next(directions, N_SUGGESTIONS, look_alike_cosine=look_alike_cosine)
         return Model(label_next=tuple(others[index] for index in chosen))
     classifier = FewShotClassifier(
-        None, centre=centre, reject_rate=reject_rate, reject_label=NONE_OF_THESE
+        None,
+        feature_sets=feature_sets,
+        centre=centre,
+        reject_rate=reject_rate,
+        reject_label=NONE_OF_THESE,
     )
     support_features = np.stack([features[photo] for photo in support])
     support_labels = [labels[photo] for photo in support]
     codes_of_support = np.unique(support_labels, return_inverse=True)[1]
     groups, are_chained = find_groups(
-        support_features,
+        plain_columns(feature_sets, support_features),
         codes_of_support,
         look_alike_cosine=look_alike_cosine,
         names=[things.get(photo) for photo in support],
     )
-    classifier.fit(support_features, support_labels, groups=groups.numbers.tolist())
+    strays = [features[photo] for photo in features if labels.get(photo) == NONE_OF_THESE]
+    classifier.fit(
+        support_features,
+        support_labels,
+        groups=groups.numbers.tolist(),
+        none_of_these=strays,
+    )
     notes = [f"{upper_first(note)}." for note in groups.notes(classifier.classes_.tolist())]
     if are_chained:
         look_alike_cosine = None

@@ -117,11 +117,14 @@ class Session:
         paths = []
         labels = []
         things = []
+        strays = []
         with self.lock:
             for photo in self.project.present:
                 label = self.project.label_of(photo)
                 is_readable = photo.id not in self.errors and photo.path.is_file()
-                if label not in (None, NONE_OF_THESE) and is_readable:
+                if label == NONE_OF_THESE and is_readable:
+                    strays.append(str(photo.path))
+                elif label is not None and is_readable:
                     paths.append(str(photo.path))
                     labels.append(label)
                     things.append(self.project.things.get(photo.key))
@@ -135,7 +138,7 @@ class Session:
             device=self.embedder.device,
             cache_dir=None if cache is None else cache.folder.parent,
         )
-        return classifier.fit(paths, labels, groups=things)
+        return classifier.fit(paths, labels, groups=things, none_of_these=strays)
 
     def explain(self, photo: Photo) -> PhotoExplanation:
         """Return what the answer for a photo is based on.
@@ -214,6 +217,7 @@ class Session:
             {photo: self.features[photo] for photo in step.labels if photo in self.features},
             {photo: label for photo, label in step.labels.items() if label is not None},
             centre=self.embedder.centre,
+            feature_sets=self.embedder.feature_sets,
             look_alike_cosine=self.embedder.look_alike_cosine,
             reject_rate=self.reject_rate,
             things=step.things,

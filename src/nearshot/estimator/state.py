@@ -298,12 +298,7 @@ class FittedState:
 
     def plain_columns(self, features: Array) -> Array:
         """Return the columns of the plain features, (image, dim), as embedded."""
-        if self.feature_sets is None:
-            return features
-        sets = self.feature_sets.plain
-        if len(sets) == 1:
-            return features[:, sets[0].columns]
-        return np.concatenate([features[:, feature_set.columns] for feature_set in sets], axis=1)
+        return plain_columns(self.feature_sets, features)
 
     def prepare(self, features: Array) -> Tensor:
         """Return features centred and normalised; with feature sets, each set, side by side.
@@ -391,6 +386,16 @@ class FittedState:
             labels = labels.astype(object)
             reject_label = reject_label.astype(object)
         return np.where(answers.is_rejected.numpy(), reject_label, labels)
+
+
+def plain_columns(feature_sets: FeatureSets | None, features: Array) -> Array:
+    """Return the columns of the plain features, (image, dim), as embedded."""
+    if feature_sets is None:
+        return features
+    sets = feature_sets.plain
+    if len(sets) == 1:
+        return features[:, sets[0].columns]
+    return np.concatenate([features[:, feature_set.columns] for feature_set in sets], axis=1)
 
 
 def fit_state(
