@@ -17,10 +17,21 @@ FILES = sorted(SOURCE.rglob("*.py"))
 
 # Which part may import which, beside itself. A part is a module or a package directly under
 # nearshot.
-BASIC = {"_version", "checks", "devices", "episode_shape", "errors", "io", "styles", "text"}
+BASIC = {
+    "_version",
+    "allocator",
+    "checks",
+    "devices",
+    "episode_shape",
+    "errors",
+    "io",
+    "styles",
+    "text",
+}
 FOUR = {"data", "models", "losses", "evaluation"}  # which never import each other
 MAY_IMPORT: dict[str, set[str]] = {
     "_version": set(),
+    "allocator": set(),
     "errors": set(),
     "checks": {"errors"},
     "styles": set(),

@@ -23,6 +23,7 @@ import tyro
 from rich.console import Console
 
 from nearshot._version import __version__, state_of_code
+from nearshot.allocator import keep_freed_memory
 from nearshot.errors import NearshotError, did_you_mean
 from nearshot.text import print_message
 
@@ -90,6 +91,7 @@ class _Console(Console):
 
 def entry_point() -> None:
     """Run the command of the shell and exit with its status."""
+    keep_freed_memory()
     if isinstance(sys.stdout, io.TextIOWrapper):
         # File names may have characters that the output's encoding lacks.
         sys.stdout.reconfigure(errors="backslashreplace")

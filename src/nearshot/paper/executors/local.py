@@ -10,6 +10,7 @@ from collections.abc import Iterable
 
 import torch
 
+from nearshot.allocator import KEPT_MEMORY
 from nearshot.data import open_or_prepare
 from nearshot.data.loader import available_memory
 from nearshot.paper.executors.base import SECONDS_TO_SAVE, Executor, attempt
@@ -18,9 +19,6 @@ from nearshot.paper.results import Results
 
 # Bytes; a small job takes about 1 GB.
 MEMORY_PER_JOB = 2e9
-# glibc would return memory to the system between steps, which costs a small run a quarter of its
-# time.
-KEEP_MEMORY = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": "2000000000"}
 
 
 class LocalMachine(Executor):
@@ -125,7 +123,7 @@ def cpu_environments(*, small: bool) -> list[dict[str, str]]:
     n_by_cores = n_cores() // threads_per_job
     n_by_memory = int(available_memory() // MEMORY_PER_JOB)
     n_jobs = max(1, min(n_by_cores, n_by_memory))
-    defaults = KEEP_MEMORY | {"OMP_NUM_THREADS": str(n_cores() // n_jobs)}
+    defaults = KEPT_MEMORY | {"OMP_NUM_THREADS": str(n_cores() // n_jobs)}
     return [defaults | without_gpus] * n_jobs
 
 
