@@ -1,10 +1,18 @@
 """The server: which requests it refuses, what it accepts, and what it answers."""
 
 import csv
+import errno
 import io
 import json
+import os
+import re
+import select
+import socket
+import stat
+import threading
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -21,27 +29,29 @@ pytest.importorskip("starlette")
 pytest.importorskip("httpx2")
 from starlette.testclient import TestClient
 
+from nearshot.app import connections
 from nearshot.app import server as module
+from nearshot.app.bodies import FIELDS
+from nearshot.app.changes import CHANGES
 from nearshot.app.exports import export_onnx_file
-from nearshot.app.server import Server
+from nearshot.app.server import Server, listening
 
-TOKEN = "token-of-the-test"  # noqa: S105 (no secret)
+SECRET = "secret-of-the-test"  # noqa: S105 (no secret)
 PORT = 8765
 HERE = f"http://127.0.0.1:{PORT}"
 ATTACK = "<img src=x onerror=alert(1)>"
 
 
-def new_client(session: Session, headers: dict[str, str] | None = None) -> TestClient:
-    """Return a client without the cookie, unless it is among the headers."""
-    return TestClient(Server(session).make_app(TOKEN, PORT), base_url=HERE, headers=headers)
+def new_client(session: Session, headers: dict[str, str], path: str = SECRET) -> TestClient:
+    """Return a client, whose addresses are relative to those of the page."""
+    app = Server(session).make_app(SECRET, PORT)
+    return TestClient(app, base_url=f"{HERE}/{path}/", headers=headers)
 
 
 @pytest.fixture
 def client(session: Session) -> TestClient:
-    """A client that has opened the page, as a browser would."""
-    client = new_client(session, {"origin": HERE})
-    assert client.get(f"/?token={TOKEN}").status_code == 200
-    return client
+    """A client with the address of the page, as a browser has it."""
+    return new_client(session, {"origin": HERE})
 
 
 def put(client: TestClient, data: bytes, name: str, group: str = "") -> Any:
@@ -57,7 +67,6 @@ ROUTES = [
     ("POST", "/api/add-class"),
     ("POST", "/api/copy"),
 ]
-COOKIE = f"nearshot-{PORT}="
 OTHER_HOSTS = ["evil.example", f"evil.example:{PORT}", "127.0.0.1", f"127.0.0.1:{PORT + 1}", ""]
 OTHER_PAGES = [
     "http://evil.example",
@@ -68,40 +77,64 @@ OTHER_PAGES = [
 
 
 @pytest.mark.parametrize(
-    "wrong",
+    ("path", "wrong"),
     [
-        *({"cookie": cookie} for cookie in ("", f"{COOKIE}wrong", f"{COOKIE}{TOKEN[:-1]}")),
-        *({"host": host} for host in OTHER_HOSTS),
-        *({"origin": origin} for origin in OTHER_PAGES),
+        *((path, {}) for path in ("wrong", SECRET[:-1], f"{SECRET}x", "%FF", "", f"./{SECRET}x")),
+        *((SECRET, {"host": host}) for host in OTHER_HOSTS),
+        *((SECRET, {"origin": origin}) for origin in OTHER_PAGES),
     ],
     ids=str,
 )
-def test_requests_without_the_token_and_from_elsewhere_are_refused(
-    wrong: dict[str, str], session: Session
+def test_requests_without_the_secret_and_from_elsewhere_are_refused(
+    path: str, wrong: dict[str, str], session: Session
 ) -> None:
-    client = new_client(session, {"origin": HERE, "cookie": f"{COOKIE}{TOKEN}", **wrong})
-    for method, path in ROUTES:
-        answer = client.request(method, path, content=b'{"name": "x"}' if method != "GET" else None)
+    client = new_client(session, {"origin": HERE, **wrong}, path)
+    client.cookies.set("secret", SECRET)
+    for method, route in ROUTES:
+        content = b'{"name": "x"}' if method != "GET" else None
+        answer = client.request(method, route, content=content)
         assert answer.status_code == 403
-        assert TOKEN not in answer.text
-        assert "set-cookie" not in answer.headers
-    if "cookie" not in wrong:
-        assert client.get(f"/?token={TOKEN}").status_code == 403
+        assert SECRET not in answer.text
     assert session.project.classes == []
     assert len(session.project.photos) == 18
 
 
-def test_the_token_becomes_a_cookie_that_scripts_and_other_pages_do_not_get(
-    session: Session,
-) -> None:
-    # Only the page takes the token.
-    for path in ("/?token=wrong", "/?token=", f"/api/state?token={TOKEN}"):
-        assert new_client(session).get(path).status_code == 403
-    answer = new_client(session).get(f"/?token={TOKEN}")
-    assert all(
-        word in answer.headers["set-cookie"] for word in ("HttpOnly", "SameSite=Strict", "Path=/")
-    )
-    assert TOKEN not in answer.text
+def test_there_is_no_cookie_and_the_address_needs_its_slash(client: TestClient) -> None:
+    answer = client.get("/")
+    assert answer.status_code == 200
+    assert "set-cookie" not in answer.headers
+    assert SECRET not in answer.text
+    # Without it, the addresses on the page, which are relative, would lack the secret.
+    assert client.get(f"{HERE}/{SECRET}").status_code == 403
+    assert client.get(f"{HERE}/").status_code == 403
+    addresses = re.findall(r'(?:src|href)="([^"]+)"', answer.text)
+    assert len(addresses) >= 3
+    for address in addresses:
+        assert client.get(address).status_code == 200
+
+
+def test_on_the_usual_port_browsers_send_none(session: Session) -> None:
+    app = Server(session).make_app(SECRET, 80)
+    for host in ("127.0.0.1", "localhost", "127.0.0.1:80"):
+        headers = {"host": host, "origin": f"http://{host}"}
+        client = TestClient(app, base_url=f"http://{host}/{SECRET}/", headers=headers)
+        assert client.get("/api/state").status_code == 200
+    assert new_client(session, {"host": "127.0.0.1"}).get("/").status_code == 403
+
+
+def test_only_the_user_can_read_the_file_that_leads_to_the_address(session: Session) -> None:
+    """The browser is given this file: its command line can be read by others."""
+    file = session.project.folder / "open-the-page.html"
+    file.symlink_to(session.project.folder / "of-another-user")
+    session.start = lambda: None  # type: ignore[method-assign]
+    session.stop = lambda: None  # type: ignore[method-assign]
+    with listening(session, 0) as server:
+        assert server.redirect == file
+        assert stat.S_IMODE(file.lstat().st_mode) == 0o600
+        assert f"url={server.address}" in file.read_text()
+        assert server.address not in server.redirect.as_uri()
+    assert not file.exists()
+    assert not (session.project.folder / "of-another-user").exists()
 
 
 def test_a_change_needs_an_origin(client: TestClient, session: Session) -> None:
@@ -200,22 +233,151 @@ def test_uploads_are_limited(
     assert len(session.project.photos) == 19
 
 
+WRONG_VALUES: list[Any] = [None, 1, 1.5, "x", [], [1], [[]], {}, {"x": 1}, True, "\ud800", 10**400]
+
+
+@pytest.mark.parametrize("name", sorted(FIELDS))
+def test_wrong_requests_are_refused_with_a_sentence(
+    name: str, client: TestClient, session: Session
+) -> None:
+    """Not JSON, no object, missing and unknown fields, and every field of every other type."""
+    bodies = [b"", b"not json", b"\xff", b"[" * 100_000, b"{" * 10, b'{"unknown": 1}']
+    bodies += [json.dumps(value).encode() for value in WRONG_VALUES if value != {}]
+    if any(field.is_required for field in FIELDS[name].values()):
+        bodies.append(b"{}")
+    for key, field in FIELDS[name].items():
+        good = {other: GOOD[FIELDS[name][other].words] for other in FIELDS[name]}
+        bodies += [
+            json.dumps({**good, key: value}).encode()
+            for value in WRONG_VALUES
+            if not field.is_valid(value)
+        ]
+        bodies.append(json.dumps({**good, "\ud800": 1}).encode())
+    for body in bodies:
+        answer = client.post(f"/api/{name}", content=body)
+        assert answer.status_code == 400, body[:100]
+        assert len(answer.json()["error"]) > 10
+    assert session.project.classes == []
+
+
+GOOD = {
+    "names, or null, by identifiers": {},
+    "names by identifiers": {},
+    "a list of identifiers": [],
+    "a text": "x",
+    "true or false": True,
+    "an integer from 0 to 999": 0,
+}
+
+
 @pytest.mark.parametrize(
-    ("name", "content"),
+    ("name", "body"),
     [
-        ("label", b"not json"),
-        ("label", b'{"labels": {"gone": null}}'),
-        ("undo", b"{}"),
-        ("add-class", b'{"name": "\\ud800"}'),
-        ("rename-class", b'{"name": "gone", "new_name": "x"}'),
+        ("label", {"labels": {"gone": None}}),
+        ("label", {"labels": {"\ud800": "\ud800"}}),
+        ("confirm", {"ids": ["\ud800"]}),
+        ("add-class", {"name": "\ud800"}),
+        ("rename-class", {"name": "gone", "new_name": "x"}),
+        ("remove-class", {"name": "\ud800"}),
     ],
 )
-def test_wrong_requests_are_refused_with_a_sentence(
-    name: str, content: bytes, client: TestClient
+def test_what_does_not_exist_is_refused_with_a_sentence(
+    name: str, body: dict[str, Any], client: TestClient
 ) -> None:
-    answer = client.post(f"/api/{name}", content=content)
+    answer = client.post(f"/api/{name}", content=json.dumps(body))
     assert answer.status_code == 400
     assert len(answer.json()["error"]) > 10
+
+
+def test_every_change_has_its_fields() -> None:
+    assert FIELDS.keys() == CHANGES.keys() | {"copy"}
+
+
+@pytest.mark.parametrize("after", ["9" * 5000, "²", "-1", "1e9", "\0"])
+def test_odd_versions_are_answered_at_once(after: str, client: TestClient) -> None:
+    assert client.get("/api/state", params={"after": after}).status_code == 200
+
+
+def test_a_full_disk_is_a_sentence(
+    client: TestClient, session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*arguments: Any, **options: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "a file")
+
+    monkeypatch.setattr(Path, "mkdir", full)
+    photo = next(iter(session.project.photos))
+    assert client.get(f"/thumbnails/{photo}.jpg").status_code == 200  # only not kept
+    answer = put(client, pattern(0, 100), "new.png")
+    assert answer.status_code == 507
+    assert "No space left" in answer.json()["error"]
+
+
+def test_a_photo_that_became_a_fifo_blocks_nothing(client: TestClient, session: Session) -> None:
+    photo = next(iter(session.project.photos.values()))
+    photo.path.unlink()
+    os.mkfifo(photo.path)
+    for route in ("thumbnails", "large"):
+        assert client.get(f"/{route}/{photo.id}.jpg").status_code == 400
+
+
+@pytest.fixture
+def port(session: Session) -> Iterator[int]:
+    """The port of a real server, with a second for each request."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port: int = listener.getsockname()[1]
+        server, _ = module.make_server(session, port)
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+        thread.start()
+        yield port
+        server.should_exit = True
+        thread.join()
+
+
+def answer_of(connection: socket.socket) -> bytes:
+    """Send a request without the secret, and return the status line."""
+    connection.sendall(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n")
+    answer = b""
+    while not answer.endswith(module.REFUSED.encode()):
+        received = connection.recv(1000)
+        assert received, answer
+        answer += received
+    return answer.split(b"\r\n")[0]
+
+
+def test_idle_connections_do_not_lock_out_the_browser(
+    port: int, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    with ExitStack() as opened:
+        idle = [
+            opened.enter_context(socket.create_connection(("127.0.0.1", port), timeout=20))
+            for _ in range(300)
+        ]
+        with socket.create_connection(("127.0.0.1", port), timeout=20) as connection:
+            assert answer_of(connection) == b"HTTP/1.1 403 Forbidden"
+            assert answer_of(connection) == b"HTTP/1.1 403 Forbidden"  # it is kept open
+        assert idle[0].recv(1000).startswith(b"HTTP/1.1 503")  # it has waited longest
+    assert sum(record.name == "nearshot.app.connections" for record in caplog.records) == 1
+    assert "Traceback" not in "".join(capfd.readouterr())
+
+
+def test_a_connection_without_a_request_is_closed(
+    port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connections, "SECONDS_FOR_A_REQUEST", 0.3)
+    with socket.create_connection(("127.0.0.1", port), timeout=20) as connection:
+        with suppress(ConnectionError):  # a header a little at a time
+            for _ in range(100):
+                connection.sendall(b"GET / HTTP/1.1\r\nhost: x\r\n"[:1])
+                time.sleep(0.05)
+                if select.select([connection], [], [], 0)[0]:
+                    break
+        with suppress(ConnectionError):
+            assert connection.recv(100) == b""
+
+
+def test_names_of_many_bytes_are_kept(client: TestClient) -> None:
+    answer = put(client, pattern(0, 100), "😀" * 100 + ".png", "😀" * 100)
+    assert answer.status_code == 200
 
 
 def test_hostile_names_are_only_text(client: TestClient, session: Session) -> None:

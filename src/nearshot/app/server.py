@@ -1,14 +1,14 @@
-"""The server of the app: reachable from this computer only, and only with the token."""
+"""The server of the app: reachable from this computer only, at an address with a secret part."""
 
 import mimetypes
+import os
 import secrets
 import socket
 import threading
 import webbrowser
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
-from json import JSONDecodeError
 from pathlib import Path
 
 import anyio
@@ -23,7 +23,9 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from nearshot.app.bodies import checked_body
 from nearshot.app.changes import CHANGES
+from nearshot.app.connections import MAX_CONNECTIONS, limited_protocol
 from nearshot.app.exports import EXPORTS, copy_photos
 from nearshot.app.label_table import import_labels
 from nearshot.app.page_state import page_state
@@ -31,6 +33,7 @@ from nearshot.app.project import Photo
 from nearshot.app.session import Session
 from nearshot.app.thumbnails import large_jpeg, smaller_jpeg, thumbnail_jpeg
 from nearshot.errors import NearshotError
+from nearshot.io import readable
 
 HOST = "127.0.0.1"
 MAX_UPLOAD_BYTES = 64 << 20
@@ -53,44 +56,54 @@ REFUSED = (
     "Open the address that nearshot app printed in the terminal: it has a secret part that this "
     "one lacks.\n"
 )
+REDIRECT = """<!doctype html>
+<meta charset="utf-8">
+<meta name="referrer" content="no-referrer">
+<meta http-equiv="refresh" content="0; url={address}">
+<title>nearshot</title>
+<a href="{address}">Open the page of nearshot</a>
+"""
+HTTP_PORT = 80
+MAX_DIGITS = 15  # of a version
 mimetypes.add_type("text/javascript", ".js")  # Windows may say text/plain, which browsers refuse
 
 
 class Guard:
-    """Middleware that refuses requests of other hosts and pages, and those without the token.
+    """Middleware that refuses requests of other hosts and pages, and those without the secret.
 
     The Host header keeps out pages whose name was made to point to this computer (DNS rebinding),
-    Origin keeps out forms and scripts of other pages, and the token keeps out other users of this
-    computer.
+    Origin keeps out forms and scripts of other pages, and the secret, which is the first part of
+    every address, keeps out other users of this computer. It is no cookie: a browser would send
+    that to every port of this computer.
     """
 
-    def __init__(self, app: ASGIApp, token: str, port: int) -> None:
+    def __init__(self, app: ASGIApp, secret: str, port: int) -> None:
         self.app = app
-        self.token = token
-        self.cookie = f"nearshot-{port}"
+        self.secret = secret
         self.hosts = {f"{HOST}:{port}", f"localhost:{port}"}
+        if port == HTTP_PORT:  # which browsers leave out
+            self.hosts |= {HOST, "localhost"}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request, or pass it on."""
         if scope["type"] != "http":
             return
-        request = Request(scope)
-        token = None
-        if request.url.path == "/":  # the only address that takes the token
-            token = request.query_params.get("token")
-        gets_cookie = token is not None and self._is_token(token)
 
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
-                self._add_headers(MutableHeaders(scope=message), gets_cookie=gets_cookie)
+                headers = MutableHeaders(scope=message)
+                for name, value in HEADERS.items():
+                    headers.setdefault(name, value)
             await send(message)
 
         response: ASGIApp = PlainTextResponse(REFUSED, 403)
-        if self._is_allowed(request, token):
+        secret, slash, path = scope["path"].removeprefix("/").partition("/")
+        if slash and self._is_allowed(Request(scope), secret):
             response = self.app
+            scope = {**scope, "path": f"/{path}"}
         await response(scope, receive, send_with_headers)
 
-    def _is_allowed(self, request: Request, token: str | None) -> bool:
+    def _is_allowed(self, request: Request, secret: str) -> bool:
         host = request.headers.get("host", "")
         origin = request.headers.get("origin")
         if origin is None:
@@ -98,18 +111,8 @@ class Guard:
             is_from_here = request.method in ("GET", "HEAD")
         else:
             is_from_here = origin == f"http://{host}"
-        has_token = self._is_token(token or request.cookies.get(self.cookie, ""))
-        return host in self.hosts and is_from_here and has_token
-
-    def _add_headers(self, headers: MutableHeaders, *, gets_cookie: bool) -> None:
-        for name, value in HEADERS.items():
-            headers.setdefault(name, value)
-        if gets_cookie:
-            cookie = f"{self.cookie}={self.token}; HttpOnly; SameSite=Strict; Path=/"
-            headers.append("set-cookie", cookie)
-
-    def _is_token(self, text: str) -> bool:
-        return secrets.compare_digest(text.encode(), self.token.encode())
+        is_secret = secrets.compare_digest(readable(secret).encode(), self.secret.encode())
+        return host in self.hosts and is_from_here and is_secret
 
 
 class Server:
@@ -126,7 +129,7 @@ class Server:
         self.decoders = threading.Semaphore(N_DECODERS)
         self.is_ending: Callable[[], bool] = _never
 
-    def make_app(self, token: str, port: int) -> Starlette:
+    def make_app(self, secret: str, port: int) -> Starlette:
         """Return the ASGI application."""
         routes = [
             Route("/", self.page),
@@ -141,10 +144,10 @@ class Server:
             Route("/api/copy", self.copy, methods=["POST"]),
             *[Route(f"/api/{name}", self.change, methods=["POST"]) for name in CHANGES],
         ]
-        errors = (NearshotError, HTTPException, JSONDecodeError, UnicodeDecodeError)
+        errors = (NearshotError, HTTPException, OSError)
         return Starlette(
             routes=routes,
-            middleware=[Middleware(Guard, token=token, port=port)],
+            middleware=[Middleware(Guard, secret=secret, port=port)],
             exception_handlers=dict.fromkeys(errors, _answer_error),
         )
 
@@ -158,7 +161,7 @@ class Server:
         With ?after=3, the answer comes once there is a newer version than 3.
         """
         after = request.query_params.get("after", "")
-        if after.isdecimal():
+        if after.isdecimal() and len(after) <= MAX_DIGITS:
             await self._wait_for_newer(int(after), request)
         return JSONResponse(await anyio.to_thread.run_sync(page_state, self.session))
 
@@ -220,8 +223,9 @@ class Server:
 
     async def change(self, request: Request) -> Response:
         """Change the project, by one of `CHANGES`."""
-        change_project = CHANGES[request.url.path.removeprefix("/api/")]
-        body = await request.json()
+        name = request.scope["path"].removeprefix("/api/")
+        change_project = CHANGES[name]
+        body = checked_body(await _body_of(request, "A request"), name)
         result = await anyio.to_thread.run_sync(
             self.session.change, lambda project: change_project(project, body)
         )
@@ -229,8 +233,8 @@ class Server:
 
     async def copy(self, request: Request) -> Response:
         """Copy photos into one folder per class."""
-        body = await request.json()
-        copied = await anyio.to_thread.run_sync(copy_photos, self.session, bool(body["predicted"]))
+        body = checked_body(await _body_of(request, "A request"), "copy")
+        copied = await anyio.to_thread.run_sync(copy_photos, self.session, body["predicted"])
         return JSONResponse(copied)
 
     def _photo(self, request: Request) -> Photo:
@@ -260,16 +264,21 @@ def _jpeg(data: bytes) -> Response:
 async def _answer_error(request: Request, error: Exception) -> Response:
     if isinstance(error, HTTPException):
         return JSONResponse({"error": error.detail}, error.status_code)
-    return JSONResponse({"error": str(error)}, 400)
+    if isinstance(error, OSError):  # a folder that cannot be written, a full disk, …
+        reason = readable(f"{error.filename or 'A file'}: {error.strerror or error}.")
+        return JSONResponse({"error": reason}, 507)
+    return JSONResponse({"error": readable(str(error))}, 400)
 
 
 def make_server(session: Session, port: int) -> tuple[uvicorn.Server, str]:
-    """Return a server for a session, and the address of its page, with a new token."""
-    token = secrets.token_urlsafe(24)
+    """Return a server for a session, and the address of its page, with a new secret."""
+    secret = secrets.token_urlsafe(24)
     routes = Server(session)
     config = uvicorn.Config(
-        routes.make_app(token, port),
-        log_level="warning",
+        routes.make_app(secret, port),
+        http=limited_protocol(),
+        backlog=MAX_CONNECTIONS,  # so many are accepted at once, before any is closed
+        log_level="error",
         access_log=False,
         lifespan="off",
         ws="none",
@@ -277,31 +286,51 @@ def make_server(session: Session, port: int) -> tuple[uvicorn.Server, str]:
     )
     server = uvicorn.Server(config)
     routes.is_ending = lambda: server.should_exit
-    return server, f"http://{HOST}:{port}/?token={token}"
+    return server, f"http://{HOST}:{port}/{secret}/"
 
 
 @dataclass(frozen=True)
 class ListeningServer:
-    """A server whose address is known: a browser may connect before it answers."""
+    """A server whose address is known: a browser may connect before it answers.
+
+    `redirect` is a file that only the user can read, and that leads to the address.
+    """
 
     address: str
+    redirect: Path
     server: uvicorn.Server
     listener: socket.socket
 
     def run(self, *, open_browser: bool) -> None:
         """Answer requests until Ctrl-C."""
         if open_browser:  # some browsers return only when they are closed
-            threading.Thread(target=webbrowser.open, args=[self.address], daemon=True).start()
+            # The command line of a browser can be read by other users of the computer.
+            arguments = [self.redirect.as_uri()]
+            threading.Thread(target=webbrowser.open, args=arguments, daemon=True).start()
         self.server.run(sockets=[self.listener])
 
 
 @contextmanager
 def listening(session: Session, port: int) -> Iterator[ListeningServer]:
     """Start a session and listen for requests to its page; stop it at the end."""
-    with socket.create_server((HOST, port)) as listener:
+    with socket.create_server((HOST, port), backlog=MAX_CONNECTIONS) as listener:
         server, address = make_server(session, listener.getsockname()[1])
+        redirect = session.project.folder / "open-the-page.html"
+        _write_redirect(redirect, address)
         session.start()
         try:
-            yield ListeningServer(address, server, listener)
+            yield ListeningServer(address, redirect, server, listener)
         finally:
             session.stop()
+            with suppress(OSError):
+                redirect.unlink()
+
+
+def _write_redirect(path: Path, address: str) -> None:
+    """Write a page that leads to an address, for the eyes of this user only."""
+    with suppress(FileNotFoundError):
+        path.unlink()
+    # A new file, and not what another user might have put there.
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with open(descriptor, "w", encoding="utf-8") as file:  # noqa: PTH123 (a descriptor)
+        file.write(REDIRECT.format(address=address))

@@ -1,10 +1,11 @@
 """Photos as JPEGs for the page: thumbnails, and versions as large as a screen."""
 
 import io
+from contextlib import suppress
 
 from nearshot.app.project import Photo, Project
 from nearshot.data.images import MOST_FILE_BYTES, decoded
-from nearshot.errors import InputError
+from nearshot.errors import InputError, NearshotError
 from nearshot.io import atomic_write, read_file
 
 THUMBNAIL_SIDE = 320
@@ -37,9 +38,10 @@ def thumbnail_jpeg(project: Project, photo: Photo) -> bytes:
     if path.exists():
         return path.read_bytes()
     thumbnail = smaller_jpeg(_read(photo), photo.name, THUMBNAIL_SIDE)
-    path.parent.mkdir(exist_ok=True)
-    with atomic_write(path, durable=False) as file:
-        file.write(thumbnail)
+    with suppress(OSError, NearshotError):  # a full disk, or a folder that may only be read
+        path.parent.mkdir(exist_ok=True)
+        with atomic_write(path, durable=False) as file:
+            file.write(thumbnail)
     return thumbnail
 
 

@@ -105,5 +105,4 @@ $("refresh").onclick = () => show(page.view);
 $("grid").onfocus = () => { if (!page.active && page.shown.length) { page.active = page.shown[0]; drawGrid(); } };
 $("scroller").addEventListener("scroll", () => requestAnimationFrame(drawGrid), { passive: true });
 new ResizeObserver(() => drawGrid()).observe($("scroller"));
-history.replaceState(null, "", location.pathname); // the token is in a cookie now
 follow();
