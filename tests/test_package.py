@@ -91,3 +91,47 @@ def test_only_the_paper_needs_matplotlib() -> None:
         [sys.executable, "-c", WITHOUT_MATPLOTLIB], capture_output=True, text=True, check=True
     )
     assert done.stdout == "True\n"
+
+
+WITHOUT_EXTRAS = """
+import sys
+for name in ("lightning_fabric", "matplotlib", "onnx", "starlette", "timm", "pillow_heif"):
+    sys.modules[name] = None  # importing it is an error
+import torch
+import nearshot
+from nearshot import FewShotClassifier
+from nearshot.errors import MissingExtraError
+from nearshot.evaluation import evaluate_features
+from nearshot.losses import nca_loss
+from nearshot.training import TrainConfig, train
+
+features = torch.randn(60, 4)
+labels = torch.arange(3).repeat_interleave(20)
+nca_loss(features, labels)
+evaluate_features(features, labels, n_way=3, n_shot=1, n_episodes=10)
+FewShotClassifier(backbone=None).fit(features.numpy(), labels.numpy())
+try:
+    train(TrainConfig(dataset="nothing"), folder=sys.argv[1])
+except MissingExtraError as error:
+    print(error)
+"""
+
+
+def test_what_needs_no_extra_works_without(tmp_path: Path) -> None:
+    """The rest says in a sentence which one it needs."""
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_EXTRAS, str(tmp_path)],
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "nearshot[train]" in done.stdout
+
+
+def test_importing_the_package_imports_no_library() -> None:
+    """So it takes a tenth of a second."""
+    code = "import sys, nearshot; print(*sorted(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    imported = set(done.stdout.split())
+    assert not imported & {"torch", "numpy", "sklearn", "scipy", "PIL", "tyro", "rich"}

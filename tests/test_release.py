@@ -35,18 +35,12 @@ def test_a_wheel_can_be_built_from_the_source_distribution(tmp_path: Path) -> No
 
     run("git", "clone", "--quiet", str(ROOT), str(clone))
     run("git", "remote", "set-url", "origin", "git@example.org:someone/nearshot.git")
-    run(*pip, "install", "--target", str(tmp_path / "tools"), "hatchling")
-    run(
-        sys.executable,
-        "-m",
-        "hatchling",
-        "build",
-        "--target",
-        "sdist",
-        "--directory",
-        str(tmp_path),
-    )
-    source = tmp_path / f"nearshot-{__version__}.tar.gz"
+    # The commands of CONTRIBUTING, but the upload.
+    run(*pip, "install", "--target", str(tmp_path / "tools"), "build", "twine")
+    run(sys.executable, "-m", "build", "--outdir", str(tmp_path / "dist"))
+    source = tmp_path / "dist" / f"nearshot-{__version__}.tar.gz"
+    built = [str(source), str(tmp_path / "dist" / f"nearshot-{__version__}-py3-none-any.whl")]
+    run(sys.executable, "-m", "twine", "check", "--strict", *built)
     for name, origin in {"source": source, "repository": clone}.items():
         run(*pip, "wheel", "--no-deps", "--wheel-dir", str(tmp_path / name), str(origin))
     wheel = f"nearshot-{__version__}-py3-none-any.whl"

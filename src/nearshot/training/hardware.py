@@ -12,7 +12,7 @@ import torch
 
 from nearshot.data.loader import Residence
 from nearshot.devices import uses_bfloat16
-from nearshot.errors import InputError
+from nearshot.errors import InputError, MissingExtraError
 from nearshot.models import Backbone
 from nearshot.models.kernels import can_fuse
 from nearshot.training.config import TrainConfig
@@ -57,8 +57,13 @@ class Hardware:
 
     def fabric(self, config: TrainConfig) -> Fabric:
         """Return Fabric for this hardware and a configuration's precision."""
-        from lightning_fabric import Fabric  # noqa: PLC0415 (takes seconds to import)
-        from lightning_fabric.strategies.ddp import DDPStrategy  # noqa: PLC0415
+        try:
+            from lightning_fabric import Fabric  # noqa: PLC0415 (takes seconds to import)
+            from lightning_fabric.strategies.ddp import DDPStrategy  # noqa: PLC0415
+        except ImportError as error:
+            raise MissingExtraError(
+                "Training needs the library lightning-fabric: pip install 'nearshot[train]'."
+            ) from error
 
         accelerator = self.accelerator
         if accelerator == "auto":
