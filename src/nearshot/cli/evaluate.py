@@ -15,7 +15,7 @@ from nearshot.cli._options import option
 from nearshot.devices import Precision
 from nearshot.episode_shape import ImagesByClass
 from nearshot.errors import InputError
-from nearshot.evaluation import EvaluationSpec, load_features
+from nearshot.evaluation import TRANSDUCTIVE, EvaluationSpec, load_features
 from nearshot.evaluation.classifiers import CLASSIFIERS, ClassifierOrName, classifier_name
 from nearshot.evaluation.features import is_features_file
 from nearshot.evaluation.fit import check_split, fit_episodes
@@ -86,9 +86,13 @@ class Evaluate:
     """Support images per class; one or several numbers."""
     classifier: Annotated[
         tuple[str, ...],
-        tyro.conf.arg(metavar=f"{{{','.join(CLASSIFIERS)}}} ...", help_behavior_hint=""),
+        tyro.conf.arg(
+            metavar=f"{{{','.join((*CLASSIFIERS, *TRANSDUCTIVE))}}} ...", help_behavior_hint=""
+        ),
     ] = ()
-    """Nearest centroid, soft assignment, k-NN, ridge; one or several. By default soft assignment
+    """Nearest centroid, soft assignment, k-NN, ridge; or one that sees all queries of an episode:
+    LaplacianShot, BD-CSPN, optimal transport (which assumes equally many queries of each class).
+    One or several. By default soft assignment
     for a run of Matching Networks, and nearest centroid for all others."""
     n_way: Annotated[int | None, option(f"5, {FITTED}", "INT")] = None
     """Classes per episode."""

@@ -42,9 +42,16 @@ from nearshot.evaluation.statistics import (
     select_best,
     welch,
 )
+from nearshot.evaluation.transductive import (
+    TRANSDUCTIVE,
+    bd_cspn,
+    laplacian_shot,
+    optimal_transport,
+)
 
 __all__ = [
     "CLASSIFIERS",
+    "TRANSDUCTIVE",
     "Accuracy",
     "Adam",
     "ClassAccuracy",
@@ -57,6 +64,7 @@ __all__ = [
     "PooledAccuracy",
     "Protocol",
     "TrainingClasses",
+    "bd_cspn",
     "check_distinct_content",
     "check_unseen_classes",
     "compare",
@@ -68,7 +76,9 @@ __all__ = [
     "evaluate_mahalanobis",
     "evaluate_many",
     "knn",
+    "laplacian_shot",
     "load_features",
+    "optimal_transport",
     "paired",
     "pool_seeds",
     "power_transform",

@@ -20,7 +20,7 @@ from torch.func import vmap
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from nearshot.errors import InputError
-from nearshot.evaluation.classifiers import ClassifierOrName, classifier_name
+from nearshot.evaluation.classifiers import ClassifierOrName, classifier_name, is_transductive
 from nearshot.evaluation.engine import Tally, Task, prepared
 from nearshot.evaluation.episodes import EpisodeSource, digest_of
 from nearshot.evaluation.features import Array, FeatureSet, as_feature_set
@@ -273,7 +273,8 @@ def _begin(task: Task, spec: EvaluationSpec, inductive: bool | None) -> Tally:
         )
     tally = Tally.begin(task, spec, inductive=inductive)
     # What adapts the features may look at all queries as well, and so may the classifier.
-    return replace(tally, inductive=inductive is not False)
+    is_inductive = inductive is not False and not is_transductive(spec.classifier)
+    return replace(tally, inductive=is_inductive)
 
 
 def _evaluate(

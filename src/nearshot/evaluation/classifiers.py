@@ -25,6 +25,7 @@ import torch
 from torch import Tensor
 
 from nearshot.errors import InputError, look_up
+from nearshot.evaluation.transductive import TRANSDUCTIVE
 
 # The tolerance of a tie, relative to the largest distance or score. In float64, products of 4,096
 # dimensions that are summed one after the other round by an eighth of it. In float32 only equal
@@ -326,19 +327,36 @@ BUILT_IN = tuple(CLASSIFIERS.values())  # before users add entries
 def is_built_in(classifier: ClassifierOrName) -> bool:
     """Return whether a classifier is one of this module, so that its name identifies it."""
     if isinstance(classifier, str):
-        return CLASSIFIERS.get(classifier) in BUILT_IN
+        return CLASSIFIERS.get(classifier) in BUILT_IN or is_transductive(classifier)
     return classifier in BUILT_IN
 
 
+def is_transductive(classifier: ClassifierOrName) -> bool:
+    """Return whether a classifier is one of `TRANSDUCTIVE`, which no entry of one's own hides."""
+    if isinstance(classifier, str):
+        return classifier in TRANSDUCTIVE and classifier not in CLASSIFIERS
+    return classifier in TRANSDUCTIVE.values()
+
+
+def check_classifier_name(name: str) -> None:
+    """Refuse a name that is in neither registry."""
+    look_up({**CLASSIFIERS, **TRANSDUCTIVE}, name, "classifier")
+
+
 def find_classifier(classifier: ClassifierOrName, inductive: bool | None) -> FeatureClassifier:
-    """Return a classifier by its name in `CLASSIFIERS`, or the given callable unchanged.
+    """Return a classifier by its name in a registry, or the given callable unchanged.
 
     A function of features gets all queries of an episode, so `inductive` must say whether it looks
     at each alone.
     """
     if isinstance(classifier, str):
-        return look_up(CLASSIFIERS, classifier, "classifier")
-    if inductive is None and not isinstance(classifier, Classifier):
+        check_classifier_name(classifier)
+        return CLASSIFIERS[classifier] if classifier in CLASSIFIERS else TRANSDUCTIVE[classifier]
+    if (
+        inductive is None
+        and not is_transductive(classifier)
+        and not isinstance(classifier, Classifier)
+    ):
         raise InputError(
             f"inductive must be given for {classifier_name(classifier)!r}, a function that gets "
             "all queries of an episode: True if it looks at each query alone, else False."

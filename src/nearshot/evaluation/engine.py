@@ -30,6 +30,7 @@ from nearshot.evaluation.classifiers import (
     find_classifier,
     first_best,
     is_built_in,
+    is_transductive,
 )
 from nearshot.evaluation.episodes import Episodes, EpisodeSource, check_classes, digest_of
 from nearshot.evaluation.features import FeatureSet, prepare_features
@@ -130,6 +131,8 @@ class Tally:
         classify = find_classifier(spec.classifier, inductive)
         if isinstance(classify, Classifier):
             inductive = True  # `checked` verifies it
+        elif is_transductive(spec.classifier):
+            inductive = False
         device = task.data.features.device
         n_correct = torch.zeros(len(task.episodes), spec.n_way, dtype=torch.int32, device=device)
         return cls(spec, classify, bool(inductive), n_correct)

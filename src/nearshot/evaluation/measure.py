@@ -48,8 +48,8 @@ def evaluate_features(
         n_query: the query images of each class.
         n_episodes: the number of episodes.
         seed: the seed of the episodes.
-        classifier: a name in `CLASSIFIERS`, a `Classifier`, or a function of support and query
-            features.
+        classifier: a name in `CLASSIFIERS` or `TRANSDUCTIVE`, a `Classifier`, or a function of
+            support and query features.
         centre: (dim,) the mean feature of the training set.
         centred: whether to subtract the centre; by default, if it is known.
         normalise: whether to divide each feature by its length.

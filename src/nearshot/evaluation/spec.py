@@ -9,8 +9,8 @@ from typing import Any, Self
 
 from nearshot.checks import check_count, is_integer, to_python
 from nearshot.episode_shape import EpisodeShape
-from nearshot.errors import InputError, look_up
-from nearshot.evaluation.classifiers import CLASSIFIERS, ClassifierOrName, classifier_name
+from nearshot.errors import InputError
+from nearshot.evaluation.classifiers import ClassifierOrName, check_classifier_name, classifier_name
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,7 +55,8 @@ class EvaluationSpec:
     least_images: int = 1
     """Skip classes with fewer images."""
     classifier: ClassifierOrName = "centroid"
-    """A name in `CLASSIFIERS`, a `Classifier`, or a function of support and query features."""
+    """A name in `CLASSIFIERS` or `TRANSDUCTIVE`, a `Classifier`, or a function of support and query
+    features."""
     centred: bool | None = None
     """Subtract the training set's mean feature; by default, if it is known."""
     normalise: bool = True
@@ -78,7 +79,7 @@ class EvaluationSpec:
         if not isinstance(self.layers, tuple):
             raise InputError(f"layers must be a tuple of integers (got {self.layers!r}).")
         if isinstance(self.classifier, str):
-            look_up(CLASSIFIERS, self.classifier, "classifier")
+            check_classifier_name(self.classifier)
 
     @property
     def shape(self) -> EpisodeShape:
