@@ -108,6 +108,7 @@ PUBLIC_NAMES: dict[str, list[str]] = {
         "__version__",
         "FewShotClassifier",
         "load_backbone",
+        "prepare_images",
     ],
     "nearshot.distances": [
         "cosine",
@@ -213,6 +214,7 @@ PUBLIC_NAMES: dict[str, list[str]] = {
         "export_onnx",
         "FewShotClassifier",
         "Neighbour",
+        "prepare_images",
         "read_support",
         "SupportFolder",
     ],

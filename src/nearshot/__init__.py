@@ -6,13 +6,17 @@ from typing import TYPE_CHECKING, Any
 from nearshot._version import __version__
 
 if TYPE_CHECKING:
-    from nearshot.estimator import FewShotClassifier
+    from nearshot.estimator import FewShotClassifier, prepare_images
     from nearshot.models import load_backbone
 
-__all__ = ["FewShotClassifier", "__version__", "load_backbone"]
+__all__ = ["FewShotClassifier", "__version__", "load_backbone", "prepare_images"]
 
 PACKAGES = ("data", "estimator", "evaluation", "paper", "losses", "models", "runs", "training")
-MODULES = {"FewShotClassifier": "nearshot.estimator", "load_backbone": "nearshot.models"}
+MODULES = {
+    "FewShotClassifier": "nearshot.estimator",
+    "load_backbone": "nearshot.models",
+    "prepare_images": "nearshot.estimator",
+}
 
 
 def __getattr__(name: str) -> Any:

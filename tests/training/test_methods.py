@@ -4,7 +4,7 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -28,6 +28,7 @@ from nearshot.training.methods import (
     method_from_dict,
     method_name,
 )
+from nearshot.training.plan import open_splits, plan_run
 from nearshot.training.run_folder import run_name
 
 TrainTiny = Callable[..., TrainResult]
@@ -226,3 +227,22 @@ def test_pairs_that_are_kept_are_rounded_down() -> None:
     method = NCA(keep_positives=0.5, keep_negatives=0.1)  # of 22 and 28 ordered negatives
     assert method.pairs(torch.tensor([0, 0, 0, 1, 1, 2]), None) == (1, 2.0, 1.0)
     assert method.pairs(torch.tensor([3, 3, 4, 5, 6, 7]), None) == (4, 0.5, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("settings", "has_message"),
+    [
+        ({"learn_temperature": True}, True),
+        ({"learn_temperature": True, "method": "prototypical"}, True),
+        ({"learn_temperature": True, "temperature": 640.0}, False),
+        ({"learn_temperature": True, "optimiser": "adam"}, False),
+        ({"learn_temperature": True, "distance": "cosine"}, False),
+        ({}, False),
+    ],
+)
+def test_a_learnt_temperature_that_starts_too_low_has_a_message(
+    settings: dict[str, Any], has_message: bool, data_dir: Path
+) -> None:
+    config = change(TINY, **settings)
+    plan = plan_run(config, open_splits(config, data_dir))
+    assert any("learn_temperature" in message for message in plan.messages) == has_message

@@ -6,6 +6,7 @@ from nearshot.estimator.explanation import Explanation, Neighbour
 from nearshot.estimator.find_images import SupportFolder, read_support
 from nearshot.estimator.leave_one_out import AccuracyEstimate
 from nearshot.estimator.onnx import export_onnx
+from nearshot.estimator.input_images import prepare_images
 
 __all__ = [
     "AccuracyEstimate",
@@ -15,5 +16,6 @@ __all__ = [
     "Neighbour",
     "SupportFolder",
     "export_onnx",
+    "prepare_images",
     "read_support",
 ]

@@ -56,9 +56,10 @@ class Embedder:
         backbone: a `Backbone` in evaluation mode, or a path or name for `load_backbone`: a weights
             file, "auto", "efficientnet-lite0", `timm:<name>`, …. Or two of them, as a
             `BackbonePair` or "<name>+<name>"; an existing path wins over a "+". Or any other
-            network in evaluation mode, called with images (image, 3, side, side) normalised as for
-            ImageNet. Or any function, called with a uint8 array (image, side, side, 3). An
-            attribute `input_size` of the latter two gives the side; the default is 224.
+            network in evaluation mode, called with images (image, 3, side, side) normalised by
+            its attribute `normalisation` (mean, std), by default as for ImageNet. Or any function,
+            called with a uint8 array (image, side, side, 3). An attribute `input_size` of the
+            latter two gives the side; the default is 224.
         device: "cpu", "cuda", …; "auto" is a GPU if there is one.
         cache_dir: a folder that caches embeddings of a `Backbone` by content; None for no cache.
         batch_size: how many images to embed at once; by default 8, and 256 on a GPU.

@@ -1,6 +1,7 @@
 """One network of an embedder: from images of the right size to features, and their cache."""
 
 import hashlib
+import logging
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -17,10 +18,11 @@ from nearshot.data.images import Pixels
 from nearshot.errors import InputError, NearshotError
 from nearshot.estimator.embedding_cache import EmbeddingCache, Features
 from nearshot.estimator.read_images import PREPROCESSING, ImageContent, without_tensors
-from nearshot.models import Backbone, BackboneSpec
+from nearshot.models import IMAGENET, Backbone, BackboneSpec, Normalisation
 from nearshot.models.feature_sets import FEATURE_SETS_VERSION, FeatureSets
 from nearshot.models.layers import fold_batch_norms
 
+logger = logging.getLogger(__name__)
 DEFAULT_SIZE = 224  # the side of images for a network or function without `input_size`
 LARGEST_HALF = float(np.finfo(np.float16).max)
 
@@ -70,7 +72,18 @@ class EmbeddingNetwork:
         if not isinstance(backbone, Backbone):
             if input_size is None:
                 input_size = getattr(backbone, "input_size", DEFAULT_SIZE)
-            self.spec = BackboneSpec(type(backbone).__name__, int(input_size))
+            normalisation = getattr(backbone, "normalisation", None)
+            if normalisation is None and isinstance(backbone, nn.Module):
+                logger.warning(
+                    "Images are normalised as for ImageNet. If %s was trained otherwise, give it "
+                    "an attribute normalisation, (mean, std) by channel.",
+                    type(backbone).__name__,
+                )
+            self.spec = BackboneSpec(
+                type(backbone).__name__,
+                int(input_size),
+                IMAGENET if normalisation is None else Normalisation(*normalisation),
+            )
             return
         if input_size is not None:
             backbone.set_input_size(input_size)

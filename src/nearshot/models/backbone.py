@@ -65,6 +65,15 @@ class Backbone(nn.Module):
     stage_dims: tuple[int, ...]
     blocks: nn.ModuleList
 
+    def extra_repr(self) -> str:
+        """Say what images the network expects."""
+        mean, std = self.spec.normalisation
+        side = self.spec.input_size
+        return (
+            f"for images (image, 3, {side}, {side}) from 0 to 1, normalised by mean={tuple(mean)}, "
+            f"std={tuple(std)}: see nearshot.prepare_images"
+        )
+
     def set_input_size(self, input_size: int) -> None:
         """Use the network for images of another side, with the same weights."""
         self.spec = replace(self.spec, input_size=input_size)

@@ -182,6 +182,9 @@ def _unwrapped(module: nn.Module) -> Backbone:
 def load_backbone(path_or_name: str | Path, *, input_size: int | None = None) -> Backbone:
     """Return a trained backbone, in evaluation mode and float32: from a file, or by name.
 
+    It expects the images that its `spec` and its `repr` describe; `nearshot.prepare_images` makes
+    them of photographs.
+
     Args:
         path_or_name: a weights file of nearshot; the name of a published backbone, such as
             "resnet12-nca-cifar-fs"; "efficientnet-lite0", "-lite1" or "-lite2" (needs the extra

@@ -28,6 +28,7 @@ from nearshot.models.recommended import AUTO, auto_backbone
 from nearshot.text import format_list
 from nearshot.training.autoconfig import TRAIN_SETTINGS, autoconfigure, check_enough, fit_validation
 from nearshot.training.config import TrainConfig
+from nearshot.training.methods import method_as_dict
 from nearshot.training.run_folder import (
     RunFolder,
     classes_of_network,
@@ -35,6 +36,7 @@ from nearshot.training.run_folder import (
     weights_of_run,
 )
 
+LEAST_LEARNT_TEMPERATURE = 32.0  # to start from with SGD and squared Euclidean distances
 DATASETS_OF_IMAGENET = ("mini-imagenet", "tiered-imagenet", "tiny-tiered")
 
 
@@ -121,6 +123,7 @@ def plan_run(
     sampler = make_batches(config, training.labels, training.class_names, n_ranks=n_ranks)
     _check_pairs(config, sampler.batch_size // n_ranks)
     messages += _image_messages(config, training.images.shape[1])
+    messages += _temperature_messages(config)
     return RunPlan(
         config=config,
         stores=stores,
@@ -314,6 +317,24 @@ def _check_pairs(config: TrainConfig, images_per_rank: int) -> None:
             "mixup and cutmix mix images in pairs: the images of a device and micro_batch must be "
             f"even (got {images_per_rank} and {config.micro_batch})."
         )
+
+
+def _temperature_messages(config: TrainConfig) -> list[str]:
+    """Return a message about a learnt temperature that starts far too low."""
+    values = method_as_dict(config.method)
+    if (
+        config.optimiser != "sgd"
+        or not values.get("learn_temperature")
+        or values.get("distance", "cosine") != "euclidean"
+        or values["temperature"] >= LEAST_LEARNT_TEMPERATURE
+    ):
+        return []
+    return [
+        f"learn_temperature starts at {values['temperature']:g}, where the squared distances of a "
+        "new network are hundreds. With SGD's learning rate the temperature then jumps, and "
+        "accuracy can be far lower than without it. Start near the number of dimensions, such as "
+        "temperature 640."
+    ]
 
 
 def _image_messages(config: TrainConfig, side: int) -> list[str]:
