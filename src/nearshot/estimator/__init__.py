@@ -4,9 +4,9 @@ from nearshot.estimator.classifier import FewShotClassifier
 from nearshot.estimator.embedder import Embedder
 from nearshot.estimator.explanation import Explanation, Neighbour
 from nearshot.estimator.find_images import SupportFolder, read_support
+from nearshot.estimator.input_images import prepare_images
 from nearshot.estimator.leave_one_out import AccuracyEstimate
 from nearshot.estimator.onnx import export_onnx
-from nearshot.estimator.input_images import prepare_images
 
 __all__ = [
     "AccuracyEstimate",
