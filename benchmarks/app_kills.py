@@ -100,25 +100,23 @@ def main() -> None:
         folder = Path(scratch)
         write_photos(folder / "photos")
         save_backbone(build_backbone("conv4").eval(), folder / "weights.safetensors")
-        expected: Expected | None = None
+        process, address = start(folder)
+        client = Client(address)
+        for name in CLASSES:
+            client.post("add-class", {"name": name})
+        expected = Expected([state_of(client)])
+        end(process)
         pending: tuple[Labels, int] | None = None
         for _ in range(options.kills):
             process, address = start(folder)
             client = Client(address)
-            state = state_of(client)
-            if expected is None:
-                for name in CLASSES:
-                    client.post("add-class", {"name": name})
-                expected = Expected([state])
-            expected = check(expected, pending, state, counts)
+            expected = check(expected, pending, state_of(client), counts)
             pending = label_until_killed(client, process, expected, rng, counts)
             counts.kills += 1
             print(f"{counts.kills} kills, {counts.acknowledged:,} acknowledged", flush=True)
-        assert expected is not None
         process, address = start(folder)
         check(expected, pending, state_of(Client(address)), counts)
-        process.kill()
-        process.communicate()
+        end(process)
     report = vars(counts)
     RESULTS.mkdir(exist_ok=True)
     (RESULTS / "app-kills.json").write_text(json.dumps(report, indent=2) + "\n")
@@ -144,12 +142,17 @@ def start(folder: Path) -> tuple["subprocess.Popen[str]", str]:
     command = [sys.executable, "-m", "nearshot", "app", str(folder / "photos")]
     command += ["--backbone", str(folder / "weights.safetensors"), "--no-browser"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    assert process.stdout is not None
-    for line in process.stdout:
+    for line in process.stdout or ():
         match = re.search(r"http://\S+", line)
         if match:
             return process, match.group()
     raise AssertionError("nearshot app ended before it printed its address")
+
+
+def end(process: "subprocess.Popen[str]") -> None:
+    """Kill a process and wait for its end."""
+    process.kill()
+    process.communicate()
 
 
 def state_of(client: Client) -> tuple[Labels, int]:

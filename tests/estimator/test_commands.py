@@ -245,9 +245,9 @@ def test_photos_and_videos_of_other_formats_count_in_the_exit_status(
     arguments = ["new", "--support", "support", "--backbone", WEIGHTS]
     assert run(command, *arguments) == 0
     capsys.readouterr()
-    write_folder(folder, {"new/a.AVIF": b"x", "new/b.mov": b"x"})
+    write_folder(folder, {"new/a.CR2": b"x", "new/b.mov": b"x"})
     assert run(command, *arguments) == SOME_UNREADABLE
-    assert re.search(r"3 files in new .*\.avif, \.mov, \.txt.* PNG", capsys.readouterr().err)
+    assert re.search(r"3 files in new .*\.cr2, \.mov, \.txt.* PNG", capsys.readouterr().err)
 
 
 def test_readable_images_are_copied_by_label(folder: Path, capsys: Captured) -> None:

@@ -13,6 +13,7 @@ from PIL import Image
 from tests.helpers.layouts import encoded, picture
 
 from nearshot.data.images import Pixels, decode, fit_to_square, ignore_metadata_warnings
+from nearshot.data.readers import is_image
 from nearshot.errors import FileFormatError, NearshotError
 from nearshot.estimator.read_images import image_list, read_each, read_image
 
@@ -37,6 +38,15 @@ def test_a_file_an_image_and_an_array_give_the_same_square(tmp_path: Path) -> No
         pixels[::-1][::-1],
     ):
         assert np.array_equal(square(image), expected)
+
+
+def test_avif_is_read(tmp_path: Path) -> None:
+    smooth = np.linspace(0, 255, 64, dtype=np.uint8)[None, :, None].repeat(64, 0).repeat(3, 2)
+    path = tmp_path / "a.avif"
+    Image.fromarray(smooth).save(path)
+    assert is_image(path.name)
+    expected = fit_to_square(Image.fromarray(smooth), SIDE).astype(int)
+    assert np.abs(square(path).astype(int) - expected).max() < 20
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,11 @@ import numpy as np
 import numpy.typing as npt
 from PIL import ExifTags, Image, UnidentifiedImageError
 
+try:  # from Pillow 11.3 on
+    from PIL import AvifImagePlugin
+except ImportError:
+    AvifImagePlugin = None  # type: ignore[assignment]
+
 from nearshot.errors import FileFormatError, InputError, MissingExtraError, NearshotError
 from nearshot.text import printable
 
@@ -29,8 +34,10 @@ MOST_FILE_BYTES = 1 << 28  # of an image
 REDUCED_FROM = 25_000_000  # pixels of an image that is not a JPEG; cameras' photos have fewer
 PIXELS_OF_A_STRIP = 1 << 20
 # How many copies of the pixels a decoder has, where there is more than one.
-BUFFERS = {"WEBP": 4, "HEIF": 3, "TIFF": 2}
-FORMATS = ("PNG", "JPEG", "BMP", "GIF", "TIFF", "WEBP", "PPM")
+BUFFERS = {"WEBP": 4, "AVIF": 4, "HEIF": 3, "TIFF": 2}
+FORMATS: tuple[str, ...] = ("PNG", "JPEG", "BMP", "GIF", "TIFF", "WEBP", "PPM")
+if AvifImagePlugin is not None and AvifImagePlugin.SUPPORTED:
+    FORMATS = (*FORMATS, "AVIF")
 # Keys in the metadata of an image that was reduced: its full size, and where in the reduced one
 # its pixels are, since a side is rounded up.
 FULL_SIZE = "nearshot_full_size"

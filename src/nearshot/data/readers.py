@@ -43,6 +43,7 @@ SUFFIXES = (
     ".tif",
     ".tiff",
     ".webp",
+    ".avif",
     ".ppm",
     ".pgm",
     ".heic",

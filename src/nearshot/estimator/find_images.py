@@ -16,7 +16,6 @@ from nearshot.estimator.novelty import NONE_OF_THESE
 from nearshot.text import counted
 
 UNREADABLE_PHOTO_SUFFIXES = (
-    ".avif",
     ".jxl",
     ".jp2",
     ".cr2",
