@@ -82,7 +82,7 @@ from nearshot.errors import MissingExtraError
 try:
     import nearshot.paper
 except MissingExtraError as error:
-    print("nearshot[reproduce]" in str(error))
+    print(".[reproduce]" in str(error))
 """
 
 

@@ -320,6 +320,58 @@ def test_the_score_of_csv_goes_to_standard_error(
     assert score in captured.err
 
 
+def test_json_lines_and_the_score_as_json(folder: Path, capsys: Captured) -> None:
+    members = {}
+    for code, name in enumerate(CLASSES):
+        for i in range(2):
+            members[f"test/{name}/{i}.png"] = pattern(code, 30 + i)
+    write_folder(folder, members)
+    (folder / "test" / "bee" / "bad.png").write_bytes(b"x")
+    assert predict("test", "--score", "--format", "json") == SOME_UNREADABLE
+    both = json.loads(capsys.readouterr().out)
+    assert predict("test", "--score", "--format", "jsonl") == SOME_UNREADABLE
+    *entries, last = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert entries == both["images"]
+    assert last == {"score": both["score"]}
+    assert ["error" in entry for entry in entries].count(True) == 1
+    score = both["score"]
+    assert (score["images"], score["right"], score["accuracy"]) == (6, 6, 1.0)
+    assert score["interval95"] == pytest.approx([0.5407, 1], abs=1e-4)
+    assert score["classes"]["bee"] == {"images": 2, "right": 2, "answers": {"bee": 2}}
+
+
+@pytest.mark.parametrize("separator", ["\n", "\0"])
+def test_files_are_listed_on_standard_input(
+    separator: str, folder: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listed = separator.join(["new/ant0.png", "new/bee0.png", ""]).encode()
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(listed)))
+    assert predict("-", "new/cat0.png", "--format", "jsonl") == 0
+    entries = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [entry["image"] for entry in entries] == ["new/ant0.png", "new/bee0.png", "new/cat0.png"]
+
+
+def test_a_support_one_level_too_high_is_an_error(folder: Path, capsys: Captured) -> None:
+    (folder / "flowers").mkdir()
+    shutil.copytree(folder / "support", folder / "flowers" / "train")
+    shutil.copytree(folder / "support", folder / "flowers" / "held")
+    assert run("predict", "new", "--support", "flowers", "--backbone", WEIGHTS) == 1
+    err = capsys.readouterr().err
+    assert "flowers/held or flowers/train" in err
+    assert "ant, bee, cat" in err
+    # Folders within a class are no classes.
+    for number in range(2):
+        image = folder / "support" / "ant" / f"{number}.png"
+        (folder / "support" / "ant" / f"day {number}").mkdir()
+        image.rename(folder / "support" / "ant" / f"day {number}" / image.name)
+    assert run("predict", "new", "--support", "support", "--backbone", WEIGHTS) == 0
+
+
+def test_an_option_that_does_not_exist_is_corrected(capsys: Captured) -> None:
+    assert run("predict", "new", "--suport", "support") == 2
+    assert "'--support'" in capsys.readouterr().err
+
+
 def test_a_score_without_folders_of_classes_is_an_error(folder: Path, capsys: Captured) -> None:
     assert predict("new", "--score", "--copy-to", "sorted") == 1
     captured = capsys.readouterr()
@@ -418,7 +470,7 @@ def test_the_app_names_its_extra(
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "uvicorn", None)
     assert run("app", "new", "--no-browser") == 1
-    assert "pip install 'nearshot[app]'" in capsys.readouterr().err
+    assert "pip install '.[app]'" in capsys.readouterr().err
     assert not list(folder.glob("*-nearshot"))
 
 

@@ -151,5 +151,5 @@ def test_where_auto_is_the_small_network_the_extra_is_named_once(
 ) -> None:
     assert predict() == 0
     err = capsys.readouterr().err
-    assert err.count("nearshot[photos]") == 1
+    assert err.count(".[photos]") == 1
     assert err.count("expected accuracy") == 1

@@ -87,7 +87,7 @@ def test_auto_without_the_extra_is_the_small_network_and_names_the_extra(
         assert auto_backbone() == SMALL
     with pytest.warns(UserWarning, match=SMALL):
         assert load_backbone("auto").embedding_dim == 640
-    assert "nearshot[photos]" in advice_on(load_backbone(SMALL), 0.5)
+    assert ".[photos]" in advice_on(load_backbone(SMALL), 0.5)
     with pytest.raises(MissingExtraError, match=r"pip install 'nearshot\[photos\]'"):
         load_backbone(PHOTOS)
 

@@ -140,7 +140,7 @@ def test_photos_start_from_the_network_of_nearshot_where_no_better_is_installed(
     out, err = capsys.readouterr()
     settings = json.loads(out[: out.index("\n}") + 2])
     assert (settings["init"], settings["input_size"]) == ("resnet12-nca-cifar-fs", 88)
-    assert "nearshot[photos]" in err
+    assert ".[photos]" in err
     assert (tmp_path / "pictures" / "88").is_dir()
 
 

@@ -1,5 +1,6 @@
 """The command line, `nearshot`. A command is a file with a dataclass of options, with a `run`."""
 
+import argparse
 import inspect
 import io
 import logging
@@ -161,7 +162,33 @@ def _parse_command(name: str = "", *arguments: str) -> Any:
     # A dataclass, or a union of them: the commands within a command.
     kind = getattr(module, name.capitalize())
     description = inspect.getdoc(kind) if isinstance(kind, type) else COMMANDS[name]
-    return tyro.cli(kind, prog=f"nearshot {name}", args=arguments, description=description)
+    try:
+        return tyro.cli(kind, prog=f"nearshot {name}", args=arguments, description=description)
+    except SystemExit as error:
+        if error.code:
+            _suggest_options(kind, arguments)
+        raise
+
+
+def _suggest_options(kind: Any, arguments: tuple[str, ...]) -> None:
+    """Print the option that was probably meant, for each that does not exist."""
+    known = _options_of(tyro.extras.get_parser(kind))
+    for argument in arguments:
+        option = argument.partition("=")[0].replace("_", "-")
+        hint = did_you_mean(option, known)
+        if option.startswith("--") and option not in known and hint:
+            sys.stderr.write(f"There is no option {option}.{hint}\n")
+
+
+def _options_of(parser: argparse.ArgumentParser) -> set[str]:
+    """Return the options of a parser, and those of the commands within it."""
+    options = set()
+    for action in parser._actions:
+        options |= {option for option in action.option_strings if option.startswith("--")}
+        if isinstance(action, argparse._SubParsersAction):
+            for inner in action.choices.values():
+                options |= _options_of(inner)
+    return options
 
 
 def _parse_unknown_command(name: str) -> Any:

@@ -1,10 +1,10 @@
-"""Write the answers of a classifier as a table, CSV or JSON, one image after the other."""
+"""Write the answers of a classifier as a table, CSV, JSON or JSON lines, image by image."""
 
 from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Literal, Protocol
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     Answer = Explanation | NearshotError
     """The answer for an image, or the reason why it cannot be read."""
 
-Format = Literal["table", "csv", "json"]
+Format = Literal["table", "csv", "json", "jsonl"]
 
 MAX_NAME_WIDTH = 60  # of the column of names; longer names shift their line
 COLUMNS = (
@@ -43,8 +43,8 @@ class AnswerWriter(Protocol):
     def write(self, path: Path, answer: Answer) -> None:
         """Write the answer for an image."""
 
-    def close(self) -> None:
-        """Write what comes after the last answer."""
+    def close(self, score: Mapping[str, Any] | None = None) -> None:
+        """Write what comes after the last answer; formats for programs write the score."""
 
 
 def answer_writer(
@@ -55,6 +55,8 @@ def answer_writer(
         return CsvWriter(file)
     if form == "json":
         return JsonWriter(file)
+    if form == "jsonl":
+        return JsonLinesWriter(file)
     return TableWriter(file, paths, labels)
 
 
@@ -80,7 +82,7 @@ class TableWriter:
         about_nearest = f"{printable(nearest.name)} (distance {nearest.distance:.2f})"
         self._write_line(path, answer.label, f"{confidence:12}  {about_nearest}")
 
-    def close(self) -> None:
+    def close(self, score: Mapping[str, Any] | None = None) -> None:
         """Nothing comes after the last line."""
 
     def _write_line(self, name: object, label: object, rest: str) -> None:
@@ -115,12 +117,12 @@ class CsvWriter:
             ]
         self.table.writerow([printable(cell) for cell in cells])
 
-    def close(self) -> None:
+    def close(self, score: Mapping[str, Any] | None = None) -> None:
         """Nothing comes after the last row."""
 
 
 class JsonWriter:
-    """Writes a list of objects, in ASCII, since file names may not be valid Unicode."""
+    """Writes a list of objects; with a score, an object of both."""
 
     def __init__(self, file: IO[str]) -> None:
         self.file = file
@@ -128,23 +130,48 @@ class JsonWriter:
 
     def write(self, path: Path, answer: Answer) -> None:
         """Keep the entry of an image."""
-        entry: dict[str, Any] = {"image": str(path)}
-        if isinstance(answer, NearshotError):
-            entry["error"] = str(answer)
-        else:
-            entry["label"] = answer.label
-            entry["rejected"] = answer.is_rejected
-            entry["probabilities"] = {
-                str(label): round(share, 6) for label, share in answer.probabilities.items()
-            }
-            entry["novelty"] = answer.novelty
-            entry["nearest"] = [asdict(neighbour) for neighbour in answer.neighbours]
-        self.entries.append(json.dumps(entry))
+        self.entries.append(_json_entry(path, answer))
 
-    def close(self) -> None:
-        """Write the list."""
+    def close(self, score: Mapping[str, Any] | None = None) -> None:
+        """Write everything."""
         entries = ",\n".join(self.entries)
-        self.file.write(f"[\n{entries}\n]\n")
+        if score is None:
+            self.file.write(f"[\n{entries}\n]\n")
+        else:
+            self.file.write(f'{{"images": [\n{entries}\n],\n"score": {json.dumps(score)}}}\n')
+
+
+class JsonLinesWriter:
+    """Writes an object a line as soon as its image is classified; then the score, if any."""
+
+    def __init__(self, file: IO[str]) -> None:
+        self.file = file
+
+    def write(self, path: Path, answer: Answer) -> None:
+        """Write the line of an image."""
+        self.file.write(f"{_json_entry(path, answer)}\n")
+        self.file.flush()
+
+    def close(self, score: Mapping[str, Any] | None = None) -> None:
+        """Write the score as the last line."""
+        if score is not None:
+            self.file.write(f"{json.dumps({'score': score})}\n")
+
+
+def _json_entry(path: Path, answer: Answer) -> str:
+    """Return the object of an image, in ASCII, since file names may not be valid Unicode."""
+    entry: dict[str, Any] = {"image": str(path)}
+    if isinstance(answer, NearshotError):
+        entry["error"] = str(answer)
+    else:
+        entry["label"] = answer.label
+        entry["rejected"] = answer.is_rejected
+        entry["probabilities"] = {
+            str(label): round(share, 6) for label, share in answer.probabilities.items()
+        }
+        entry["novelty"] = answer.novelty
+        entry["nearest"] = [asdict(neighbour) for neighbour in answer.neighbours]
+    return json.dumps(entry)
 
 
 def _widest(texts: Sequence[object]) -> int:

@@ -2,7 +2,9 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from nearshot.cli._tables import aligned
 from nearshot.errors import InputError
@@ -40,14 +42,80 @@ def _folders_of(path: Path, requested: Sequence[str]) -> list[str]:
     return folders
 
 
-def score_lines(
-    labels: Mapping[Path, str], truths: Mapping[Path, str], classes: Sequence[str]
-) -> list[str]:
-    """Return the accuracy with its interval, and a line per class with what it is taken for.
+@dataclass(frozen=True)
+class Score:
+    """How many images got the name of their folder.
 
-    `labels` are the answers for images, `truths` the names of their folders. Images in folders that
-    are not named like a class should be rejected; they have a line of their own.
+    Attributes:
+        answers: for each class, how often its images got each answer.
+        n_elsewhere: how many images lie in folders that are not named like a class.
+        n_rejected: how many of those were rejected, as they should be.
     """
+
+    answers: Mapping[str, Counter[str]]
+    n_elsewhere: int
+    n_rejected: int
+
+    @property
+    def n_images(self) -> int:
+        """The number of images of the classes."""
+        return sum(counts.total() for counts in self.answers.values())
+
+    @property
+    def n_right(self) -> int:
+        """How many of them got the name of their folder."""
+        return sum(counts[name] for name, counts in self.answers.items())
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """Clopper and Pearson's 95 % interval of the accuracy."""
+        from scipy.stats import binomtest  # noqa: PLC0415 (takes a second to import)
+
+        interval = binomtest(self.n_right, self.n_images).proportion_ci(0.95, method="exact")
+        return float(interval.low), float(interval.high)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the accuracy, its interval and the answers, as JSON can hold them."""
+        classes = {
+            name: {"images": counts.total(), "right": counts[name], "answers": dict(counts)}
+            for name, counts in self.answers.items()
+        }
+        return {
+            "images": self.n_images,
+            "right": self.n_right,
+            "accuracy": self.n_right / self.n_images if self.n_images else None,
+            "interval95": list(self.interval) if self.n_images else None,
+            "classes": classes,
+            "other_folders": {"images": self.n_elsewhere, "rejected": self.n_rejected},
+        }
+
+    def lines(self) -> list[str]:
+        """Return the accuracy with its interval, and a line per class with its wrong answers.
+
+        Images in folders that are not named like a class have a line of their own.
+        """
+        if self.n_images == 0:
+            return ["", "Accuracy: unknown, since no image of the classes could be read."]
+        low, high = self.interval
+        accuracy = (
+            f"Accuracy: {100 * self.n_right / self.n_images:.1f} % "
+            f"(95 % interval {100 * low:.1f} to {100 * high:.1f} %; "
+            f"{self.n_right:,} of {counted(self.n_images, 'image')})"
+        )
+        lines = ["", accuracy]
+        rows = [_class_row(name, counts) for name, counts in self.answers.items() if counts]
+        lines += aligned(rows)
+        if self.n_elsewhere:
+            lines.append(
+                f"Images of other folders: {self.n_rejected:,} of {self.n_elsewhere:,} rejected."
+            )
+        return lines
+
+
+def score_of(
+    labels: Mapping[Path, str], truths: Mapping[Path, str], classes: Sequence[str]
+) -> Score:
+    """Return the score of answers, `labels`, against the names of the images' folders, `truths`."""
     answers: dict[str, Counter[str]] = {name: Counter() for name in classes}
     answers_elsewhere = []
     for path, label in labels.items():
@@ -56,29 +124,8 @@ def score_lines(
             answers[truth][label] += 1
         else:
             answers_elsewhere.append(label)
-    n_images = sum(counts.total() for counts in answers.values())
-    n_right = sum(counts[name] for name, counts in answers.items())
-    if n_images == 0:
-        return ["", "Accuracy: unknown, since no image of the classes could be read."]
-    lines = ["", _accuracy_line(n_right, n_images)]
-    lines += aligned([_class_row(name, counts) for name, counts in answers.items() if counts])
-    if answers_elsewhere:
-        n_rejected = sum(label not in answers for label in answers_elsewhere)
-        lines.append(
-            f"Images of other folders: {n_rejected:,} of {len(answers_elsewhere):,} rejected."
-        )
-    return lines
-
-
-def _accuracy_line(n_right: int, n_images: int) -> str:
-    from scipy.stats import binomtest  # noqa: PLC0415 (takes a second to import)
-
-    interval = binomtest(n_right, n_images).proportion_ci(0.95, method="exact")
-    return (
-        f"Accuracy: {100 * n_right / n_images:.1f} % "
-        f"(95 % interval {100 * interval.low:.1f} to {100 * interval.high:.1f} %; "
-        f"{n_right:,} of {counted(n_images, 'image')})"
-    )
+    n_rejected = sum(label not in answers for label in answers_elsewhere)
+    return Score(answers, len(answers_elsewhere), n_rejected)
 
 
 def _class_row(name: str, counts: Counter[str]) -> tuple[str, str]:

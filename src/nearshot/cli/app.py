@@ -34,7 +34,7 @@ class App:
     same command opens it again. Photos of FOLDER are read, and never changed. Ctrl-C ends the
     command.
 
-    It needs the extra app: pip install 'nearshot[app]'.
+    It needs the extra app: pip install '.[app]' in the clone.
 
     Examples:
       nearshot app
@@ -69,7 +69,7 @@ class App:
             if (error.name or "").startswith("nearshot"):
                 raise
             raise MissingExtraError(
-                "nearshot app needs a web server: pip install 'nearshot[app]'."
+                "nearshot app needs a web server: pip install '.[app]' in the clone."
             ) from error
         session = self._make_session()
         project = session.project

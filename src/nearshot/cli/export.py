@@ -19,9 +19,9 @@ class Export:
 
     An .onnx file runs wherever ONNX does (servers, phones, browsers), without nearshot: raw uint8
     images of any size in, labels and probabilities out. It needs the extra onnx: pip install
-    'nearshot[onnx]'. A .safetensors file is a bundle for nearshot: FewShotClassifier.load, nearshot
-    predict and nearshot suggest read it. Neither contains images, and neither can run code when it
-    is opened.
+    '.[onnx]' in the clone. A .safetensors file is a bundle for nearshot: FewShotClassifier.load,
+    nearshot predict and nearshot suggest read it. Neither contains images, and neither can run code
+    when it is opened.
 
     Examples:
       nearshot export ./flowers flowers.onnx --reject-rate 0.02

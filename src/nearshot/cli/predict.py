@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,7 +22,7 @@ from nearshot.cli._options import (
     embedder_of,
     option,
 )
-from nearshot.cli._score import score_lines, true_labels
+from nearshot.cli._score import score_of, true_labels
 from nearshot.errors import InputError, NearshotError
 from nearshot.text import counted, print_line, print_message, printable, with_progress
 
@@ -48,7 +49,8 @@ class Predict:
       nearshot predict --support ./flowers garden.jpg
       nearshot predict --support ./flowers holiday/ --reject-rate 0.1
       nearshot predict --support ./flowers 'more/*.png' --format csv > answers.csv
-      nearshot predict --support flowers.safetensors holiday/ --format json
+      nearshot predict --support flowers.safetensors holiday/ --format jsonl
+      find . -name '*.jpg' | nearshot predict --support ./flowers - --format jsonl
       nearshot predict --support ./flowers holiday/ --copy-to ./sorted
       nearshot predict --support ./flowers ./flowers-test --score
     """
@@ -57,14 +59,15 @@ class Predict:
         tyro.conf.Positional[tuple[str, ...]],
         tyro.conf.arg(metavar="IMAGES…", help_behavior_hint="(required)"),
     ]
-    """Images to classify: files, folders (all images in them) or patterns."""
+    """Images to classify: files, folders (all images in them) or patterns. - reads a list of files
+    from standard input, one a line."""
     support: Annotated[Path, tyro.conf.arg(metavar="DIR|BUNDLE")]
     """A folder with one folder of images per class, whose name is the label; or a .safetensors
     bundle of nearshot export."""
     options: ClassifierFlags = field(default_factory=ClassifierOptions)
     format: Format = "table"
     """A table, or CSV or JSON with more columns: the most probable class, all probabilities (JSON),
-    novelty."""
+    novelty. jsonl is one JSON object a line, written as soon as its image is classified."""
     nearest: int = 1
     """How many of the nearest labelled images to name in JSON."""
     copy_to: Annotated[str | None, option("copy nothing", "DIR")] = None
@@ -73,8 +76,8 @@ class Predict:
     not copied again."""
     score: tyro.conf.FlagCreatePairsOff[bool] = False
     """Compare labels with the names of the folders that the images lie in, and print the accuracy
-    with its 95 % interval and the confused classes. With csv and json, they go to standard
-    error."""
+    with its 95 % interval and the confused classes. With json and jsonl they are part of the
+    output, with csv they go to standard error."""
 
     def run(self, console: Console) -> None:
         """Classify images one by one."""
@@ -83,13 +86,14 @@ class Predict:
         check_count(self.nearest, "nearest")
         if self.copy_to is not None:
             check_apart(self.copy_to, self.support)
-        images = find_images(self.images)
+        requested = with_listed(self.images)
+        images = find_images(requested)
         paths = images.paths
         if not paths:
             raise InputError("images must be at least 1 file, folder or pattern (got none).")
         classifier = self.options.make_classifier(self.support)
         classes = [str(label) for label in classifier.classes_.tolist()]
-        truths = true_labels(paths, self.images, classes) if self.score else {}
+        truths = true_labels(paths, requested, classes) if self.score else {}
         writer = answer_writer(
             self.format, console.file, paths, [*classes, str(classifier.reject_label)]
         )
@@ -98,12 +102,13 @@ class Predict:
             writer.write(path, answer)
             if not isinstance(answer, NearshotError):
                 labels[path] = str(answer.label)
-        writer.close()
+        score = score_of(labels, truths, classes) if self.score else None
+        writer.close(None if score is None else score.as_dict())
         n_unreadable = len(paths) - len(labels)
         if n_unreadable > 0:
             print_message(f"{n_unreadable:,} of {counted(len(paths), 'image')} could not be read.")
-        if self.score:
-            self._print_score(score_lines(labels, truths, classes), console)
+        if score is not None and self.format in ("table", "csv"):
+            self._print_score(score.lines(), console)
         n_not_copied = 0
         if self.copy_to is not None:
             n_not_copied = _copy_images(labels, self.copy_to)
@@ -111,10 +116,26 @@ class Predict:
             raise SystemExit(SOME_UNREADABLE)
 
     def _print_score(self, lines: Sequence[str], console: Console) -> None:
-        if self.format != "table":  # so that the output remains CSV or JSON
+        if self.format != "table":  # so that the output remains CSV
             console = Console(stderr=True, markup=False, highlight=False)
         for line in lines:
             print_line(console, printable(line))
+
+
+def with_listed(images: Sequence[str]) -> list[str]:
+    """Return the images with "-" replaced by the files that standard input lists.
+
+    They are separated by line breaks, or by zeros, as `find -print0` writes them.
+    """
+    requested: list[str] = []
+    for image in images:
+        if image != "-":
+            requested.append(image)
+            continue
+        listed = os.fsdecode(sys.stdin.buffer.read())
+        separator = "\0" if "\0" in listed else "\n"
+        requested += [line for line in listed.split(separator) if line.strip()]
+    return requested
 
 
 def check_apart(copy_to: str, support: Path) -> None:

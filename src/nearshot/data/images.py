@@ -95,7 +95,7 @@ def _open(data: bytes, name: str) -> Image.Image:
     if data[4:8] == b"ftyp" and data[8:12] in HEIF_BRANDS:
         if not _can_read_heif():
             raise MissingExtraError(
-                f"{name} is a HEIC photo. To read it: pip install 'nearshot[photos]'."
+                f"{name} is a HEIC photo. To read it: pip install '.[photos]' in the clone."
             )
         formats = ("HEIF",)
     return Image.open(io.BytesIO(data), formats=formats)

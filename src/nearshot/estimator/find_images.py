@@ -114,8 +114,32 @@ def read_support(folder: str | Path) -> SupportFolder:
             f"{folder} has no class but {NONE_OF_THESE!r}; put the images of each class into a "
             "folder of its own."
         )
+    _refuse_folders_of_folders(folder, paths)
     return SupportFolder(
         tuple(paths), tuple(labels), tuple(ignored), tuple(skipped.linked), tuple(strays)
+    )
+
+
+def _refuse_folders_of_folders(folder: Path, paths: Sequence[Path]) -> None:
+    """Raise an error if the folders of a support folder hold the folders of the classes.
+
+    That is so if none of them has an image of its own, and all share the names of two folders or
+    more. The folders of a single one are taken for the classes.
+    """
+    names_inside: dict[str, set[str]] = {}
+    for path in paths:
+        outer, inner, *rest = path.relative_to(folder).parts
+        if not rest:
+            return
+        names_inside.setdefault(outer, set()).add(inner)
+    shared = set.intersection(*names_inside.values())
+    if len(shared) < 2:
+        return
+    examples = ", ".join(sorted(shared)[:3])
+    choices = " or ".join(str(folder / outer) for outer in list(names_inside)[:3])
+    raise InputError(
+        f"{folder} must have one folder of images per class, but its folders hold the folders of "
+        f"the classes ({examples}). Give {choices}."
     )
 
 

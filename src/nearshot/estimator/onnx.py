@@ -74,7 +74,7 @@ def export_onnx(classifier: FewShotClassifier, path: str | Path) -> None:
         import onnxscript  # noqa: F401, PLC0415 (torch's exporter needs it)
     except ImportError as error:
         raise MissingExtraError(
-            "The ONNX export needs the onnx library: pip install 'nearshot[onnx]'."
+            "The ONNX export needs the onnx library: pip install '.[onnx]' in the clone."
         ) from error
     graph_input = _graph_input(state)
     outputs = ["probabilities", "novelty", INDEX]

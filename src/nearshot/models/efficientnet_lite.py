@@ -36,7 +36,7 @@ from nearshot.models.feature_sets import (
 )
 from nearshot.models.layers import batch_norm, convolution
 
-PHOTOS_EXTRA = "pip install 'nearshot[photos]'"
+PHOTOS_EXTRA = "pip install '.[photos]' in the clone"
 STEM_WIDTH = 32
 HEAD_WIDTH = 1280
 EXPANSION = 6

@@ -55,8 +55,8 @@ def advice_on(backbone: object, accuracy: float) -> str:
         return ""
     if spec.name.startswith("efficientnet-"):
         return (
-            "A larger network may do better, but is slower: pip install 'nearshot[timm]', then use "
-            f"the backbone {TIMM_BACKBONES[0]} with input_size {TIMM_INPUT_SIZE}."
+            "A larger network may do better, but is slower: pip install '.[timm]' in the clone, "
+            f"then use the backbone {TIMM_BACKBONES[0]} with input_size {TIMM_INPUT_SIZE}."
         )
     if weights_file(PHOTOS) is None:
         return _photos_hint()

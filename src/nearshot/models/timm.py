@@ -42,7 +42,7 @@ class TimmBackbone(Backbone):
             import timm  # noqa: PLC0415 (an extra)
         except ImportError as error:
             raise MissingExtraError(
-                f"Backbone {name!r} needs the timm library: pip install 'nearshot[timm]'."
+                f"Backbone {name!r} needs the timm library: pip install '.[timm]' in the clone."
             ) from error
         model_name = name.removeprefix(PREFIX)
         with float32_by_default(), _in_one_sentence(name):

@@ -6,7 +6,8 @@ from nearshot.errors import MissingExtraError
 
 if find_spec("matplotlib") is None:
     raise MissingExtraError(
-        "The tables and figures of the paper need matplotlib: pip install 'nearshot[reproduce]'."
+        "The tables and figures of the paper need matplotlib: "
+        "pip install '.[reproduce]' in the clone."
     )
 
 from nearshot.paper.recipes import RECIPES

@@ -196,7 +196,9 @@ def import_wandb() -> Any:
     try:
         import wandb  # noqa: PLC0415
     except ImportError as error:
-        raise MissingExtraError("wandb needs the extra: pip install 'nearshot[wandb]'.") from error
+        raise MissingExtraError(
+            "wandb needs the extra: pip install '.[wandb]' in the clone."
+        ) from error
     return wandb
 
 

@@ -84,7 +84,8 @@ def _font(face: str) -> tuple[ImageFont.FreeTypeFont, frozenset[int]]:
         from matplotlib.ft2font import FT2Font  # noqa: PLC0415
     except ImportError as error:
         raise MissingExtraError(
-            "glyphs are drawn with the fonts of matplotlib: pip install 'nearshot[reproduce]'."
+            "glyphs are drawn with the fonts of matplotlib: "
+            "pip install '.[reproduce]' in the clone."
         ) from error
 
     file = str(Path(matplotlib.get_data_path(), "fonts", "ttf", f"{face}.ttf"))

@@ -117,7 +117,7 @@ def connected_ray() -> Any:
         import ray  # noqa: PLC0415 (an extra)
     except ImportError as error:
         raise MissingExtraError(
-            "Running on a Ray cluster needs the extra: pip install 'nearshot[ray]'."
+            "Running on a Ray cluster needs the extra: pip install '.[ray]' in the clone."
         ) from error
     if not ray.is_initialized():
         # Jobs print to their logs; here it would disturb the table.
