@@ -79,11 +79,11 @@ def test_files_folders_and_patterns(support: Path, monkeypatch: pytest.MonkeyPat
 
 
 def test_photos_and_videos_of_other_formats_are_unread(support: Path) -> None:
-    write_folder(support, {"dog/a.AVIF": b"x", "dog/b.mov": b"x", "dog/notes.txt": b"x"})
+    write_folder(support, {"dog/a.CR2": b"x", "dog/b.mov": b"x", "dog/notes.txt": b"x"})
     with pytest.warns(UserWarning, match="3 files"):
         images = find_images([support / "dog"])
     assert images.paths == [support / "dog" / f"{i}.png" for i in range(3)]
-    assert images.unread == [support / "dog" / "a.AVIF", support / "dog" / "b.mov"]
+    assert images.unread == [support / "dog" / "a.CR2", support / "dog" / "b.mov"]
 
 
 def paths(*given: str | Path) -> list[Path]:

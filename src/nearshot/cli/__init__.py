@@ -1,6 +1,5 @@
 """The command line, `nearshot`. A command is a file with a dataclass of options, with a `run`."""
 
-import argparse
 import inspect
 import io
 import logging
@@ -11,10 +10,10 @@ import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import make_dataclass, replace
+from dataclasses import is_dataclass, make_dataclass, replace
 from importlib import import_module, metadata
 from types import NoneType, UnionType
-from typing import Annotated, Any, Union, get_args
+from typing import Annotated, Any, Union, get_args, get_type_hints
 
 # Everything else follows NO_COLOR by itself. tyro reads its own variable when it is imported.
 if os.environ.get("NO_COLOR"):
@@ -165,14 +164,17 @@ def _parse_command(name: str = "", *arguments: str) -> Any:
     try:
         return tyro.cli(kind, prog=f"nearshot {name}", args=arguments, description=description)
     except SystemExit as error:
-        if error.code:
+        if error.code and isinstance(kind, type):
             _suggest_options(kind, arguments)
         raise
 
 
-def _suggest_options(kind: Any, arguments: tuple[str, ...]) -> None:
-    """Print the option that was probably meant, for each that does not exist."""
-    known = _options_of(tyro.extras.get_parser(kind))
+def _suggest_options(kind: type, arguments: tuple[str, ...]) -> None:
+    """Print the option that was probably meant, for each that does not exist.
+
+    tyro does so only where nothing else is wrong.
+    """
+    known = _options_of(kind)
     for argument in arguments:
         option = argument.partition("=")[0].replace("_", "-")
         hint = did_you_mean(option, known)
@@ -180,14 +182,14 @@ def _suggest_options(kind: Any, arguments: tuple[str, ...]) -> None:
             sys.stderr.write(f"There is no option {option}.{hint}\n")
 
 
-def _options_of(parser: argparse.ArgumentParser) -> set[str]:
-    """Return the options of a parser, and those of the commands within it."""
-    options = set()
-    for action in parser._actions:
-        options |= {option for option in action.option_strings if option.startswith("--")}
-        if isinstance(action, argparse._SubParsersAction):
-            for inner in action.choices.values():
-                options |= _options_of(inner)
+def _options_of(kind: type) -> set[str]:
+    """Return the options of a command: the fields of its dataclass, and of those within it."""
+    options = {"--help"}
+    for name, field_type in get_type_hints(kind).items():
+        if is_dataclass(field_type) and isinstance(field_type, type):
+            options |= _options_of(field_type)
+        else:
+            options.add(f"--{name.replace('_', '-')}")
     return options
 
 

