@@ -19,7 +19,6 @@ import sys
 import tempfile
 import threading
 from dataclasses import dataclass, field
-from http.cookies import SimpleCookie
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -64,17 +63,12 @@ class Client:
     def __init__(self, address: str) -> None:
         parts = urlsplit(address)
         self.host = parts.netloc
-        self.connection = http.client.HTTPConnection(self.host, timeout=60)
-        self.connection.request("GET", f"{parts.path}?{parts.query}")
-        answer = self.connection.getresponse()
-        answer.read()
-        cookies = SimpleCookie(answer.headers.get("set-cookie", ""))
-        self.cookie = "; ".join(f"{name}={value.value}" for name, value in cookies.items())
         self.base = parts.path
+        self.connection = http.client.HTTPConnection(self.host, timeout=60)
 
     def ask(self, method: str, path: str, body: bytes | None = None) -> Any:
         """Return the JSON of an answer."""
-        headers = {"Cookie": self.cookie, "Origin": f"http://{self.host}"}
+        headers = {"Origin": f"http://{self.host}"}
         self.connection.request(method, f"{self.base}{path}", body, headers)
         answer = self.connection.getresponse()
         content = json.loads(answer.read())
