@@ -7,6 +7,8 @@ READY  := $(VENV)/.ready
 DOCS_READY := $(VENV)/.docs-ready
 RAY_READY := $(VENV)/.ray-ready
 AS_ROOT := $(shell test "$$(id -u)" = 0 || echo sudo)
+# Asks no questions, and waits for another apt-get.
+APT := $(AS_ROOT) env DEBIAN_FRONTEND=noninteractive apt-get --quiet --quiet -o DPkg::Lock::Timeout=300 -o Acquire::Retries=3
 # Constrains the package's build environment too.
 export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
@@ -38,7 +40,7 @@ demo bench: export MALLOC_TRIM_THRESHOLD_ := 2000000000
 demo: $(READY)  ## train and compare the losses on letters of unseen scripts, in three minutes
 	$(BIN)/python examples/compare_losses.py --output examples/output
 
-test: check  ## what CI runs: checks, all tests but the slow ones, doctests, examples; prints the ten slowest
+test: check  ## what CI runs first: checks, all tests but the slow ones, doctests, examples; prints the ten slowest
 	$(BIN)/python -m pytest -n auto --dist loadfile --durations 10
 
 test-pythons:  ## the same with Python 3.12 and 3.13, where they are installed; by hand, before a release
@@ -46,8 +48,8 @@ test-pythons:  ## the same with Python 3.12 and 3.13, where they are installed; 
 		if $$python --version; then $(MAKE) test PYTHON=$$python || exit 1; fi; \
 	done
 
-test-slow: $(RAY_READY) $(DOCS_READY)  ## the tests that take minutes; run before a release
-	$(BIN)/python -m pytest -m slow
+test-slow: $(RAY_READY) $(DOCS_READY)  ## what CI runs then: browser, Ray, kills, every recipe; prints the twenty slowest
+	$(BIN)/python -m pytest -m slow -n 2 --dist loadgroup --durations 20
 
 check: $(READY)  ## lint, formatting and types
 	$(BIN)/ruff check .
@@ -79,7 +81,7 @@ notebooks: $(DOCS_READY)  ## run the notebooks and store their outputs, which th
 	cd docs/notebooks && $(abspath $(BIN))/jupyter execute --inplace --NotebookClient.record_timing=False *.ipynb
 
 browser:  ## install Debian's Chromium for the tests that open pages; without it they are skipped
-	command -v chromium || { $(AS_ROOT) apt-get update && $(AS_ROOT) apt-get install --yes chromium; }
+	@command -v chromium || { $(APT) update && $(APT) install --yes chromium; }
 
 clean:  ## remove the environment and everything built
 	rm -rf .venv .venv-* site .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -2,6 +2,7 @@
 
 import os
 import signal
+from collections.abc import Generator
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -19,8 +20,21 @@ torch.set_num_threads(1)
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
+# What CI may skip, by the beginning of its reason. In CI, any other test that is skipped fails:
+# what it needs can be installed.
+IN_CI = bool(os.environ.get("CI"))
+MAY_BE_SKIPPED = (
+    "needs a GPU",
+    "needs a machine without a GPU",
+    "needs the extra timm",
+    "needs an environment without timm",
+    "needs the real datasets",
+    "needs the right to mount",
+    "needs a checkout",
+)
+
 # Modules that need a package which may be missing: the GPU kernels, and those that build the
-# documentation.
+# documentation, of which CI runs the examples in the slow tier.
 NEEDED = {
     "triton": ["src/nearshot/models/kernels/triton_*.py"],
     "griffe": ["docs/doctests.py"],
@@ -48,3 +62,28 @@ def glyphs_dir(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Path
     folder = (base if worker_id == "master" else base.parent) / "glyphs"
     open_or_prepare("glyphs", "train", folder)
     return folder
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """In CI, fail a test that is skipped for want of something that could be installed."""
+    report = yield
+    if not hasattr(report, "wasxfail"):
+        _refuse_to_skip(report)
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    """Treat a module that skips itself like a test."""
+    report = yield
+    _refuse_to_skip(report)
+    return report
+
+
+def _refuse_to_skip(report: pytest.TestReport | pytest.CollectReport) -> None:
+    if IN_CI and report.skipped and isinstance(report.longrepr, tuple):
+        reason = report.longrepr[2].removeprefix("Skipped: ")
+        if not reason.startswith(MAY_BE_SKIPPED):
+            report.outcome = "failed"
+            report.longrepr = f"CI may not skip this: {reason}"

@@ -15,7 +15,9 @@ from nearshot.data import Store
 from nearshot.errors import NearshotError
 from nearshot.io import atomic_write
 
-WITHOUT_A_GPU = pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
+WITHOUT_A_GPU = pytest.mark.skipif(
+    torch.cuda.is_available(), reason="needs a machine without a GPU"
+)
 
 
 @pytest.fixture

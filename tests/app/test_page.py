@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from tests.helpers.browser import CHROMIUM, Browser, open_browser
 from tests.helpers.clouds import conv4
+from tests.helpers.groups import ALONE
 from tests.helpers.layouts import write_folder
 from tests.helpers.small_project import CLASSES, label, pattern, wait_until, wait_until_idle
 
@@ -22,10 +23,9 @@ from nearshot.app.session import Session
 from nearshot.errors import InputError
 from nearshot.estimator import Embedder
 
-# In the slow tier, one after the other: beside other tests, a key may come before the page has
-# drawn what it acts on.
 pytestmark = [
     pytest.mark.slow,
+    ALONE,
     pytest.mark.skipif(CHROMIUM is None, reason="no Chromium; make browser installs it"),
 ]
 CTRL = 2

@@ -397,7 +397,7 @@ def test_bad_folders(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not SHARED.is_dir(), reason="the real datasets are not beside this checkout")
+@pytest.mark.skipif(not SHARED.is_dir(), reason="needs the real datasets beside the checkout")
 def test_the_real_cifar_fs_and_omniglot(tmp_path: Path) -> None:
     stores = prepare("cifar-fs", sorted((SHARED / "cifar-fs").glob("*.zip")), data_dir=tmp_path)
     assert [len(stores[s]) for s in SPLITS] == [38_400, 9_600, 12_000]

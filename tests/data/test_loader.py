@@ -22,7 +22,7 @@ from nearshot.errors import FileFormatError, InputError
 
 CPU = torch.device("cpu")
 RESIDENCES: tuple[Residence, ...] = ("device", "memory", "disk")
-needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
 
 @pytest.fixture(scope="module")

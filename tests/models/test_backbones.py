@@ -18,7 +18,7 @@ from nearshot.models.timm import TimmBackbone
 
 every_backbone = pytest.mark.parametrize("name", BACKBONES)
 HAS_TIMM = importlib.util.find_spec("timm") is not None
-needs_timm = pytest.mark.skipif(not HAS_TIMM, reason="timm, an extra, is not installed")
+needs_timm = pytest.mark.skipif(not HAS_TIMM, reason="needs the extra timm")
 
 
 def images(n: int = 2, side: int = 32, seed: int = 0) -> Tensor:
@@ -147,7 +147,7 @@ def test_dropblock_is_active_in_the_network_from_the_first_step_and_only_in_trai
         assert (maps == 0).float().mean() > (alone == 0).float().mean() + 0.02
 
 
-@pytest.mark.skipif(HAS_TIMM, reason="timm is installed")
+@pytest.mark.skipif(HAS_TIMM, reason="needs an environment without timm")
 def test_timm_names_its_extra() -> None:
     with pytest.raises(MissingExtraError, match=r"pip install 'nearshot\[timm\]'"):
         build_backbone("timm:resnet18")
@@ -211,7 +211,7 @@ def test_only_blocks_with_norms_of_their_own_can_be_fused(monkeypatch: pytest.Mo
     assert not can_fuse(nn.SyncBatchNorm.convert_sync_batchnorm(backbone), gpu)
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="is about machines without a GPU")
+@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU")
 def test_where_kernels_do_not_run_nothing_is_fused(caplog: pytest.LogCaptureFixture) -> None:
     """Whether Triton is installed or not."""
     kernels_run.cache_clear()  # it says why once

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.helpers.groups import ALONE
 from tests.helpers.tiny import prepare_tiny
 from tests.helpers.tiny_jobs import QUIET, TINY_SIZE, ThisProcess, tiny_job
 
@@ -19,7 +20,7 @@ from nearshot.paper.executors.ray import RayCluster
 from nearshot.paper.jobs import Job
 from nearshot.paper.runner import Outcome, run_jobs
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, ALONE]
 
 EPOCHS = 150  # long enough to be interrupted and killed
 
@@ -177,7 +178,7 @@ def test_a_gpu_that_torch_cannot_see_is_a_failure_and_not_a_slow_run(
     nodes: TwoNodes, tmp_path: Path
 ) -> None:
     if torch.cuda.is_available():
-        pytest.skip("there is a GPU")
+        pytest.skip("needs a machine without a GPU")
     results = Results(tmp_path / "results", TINY_SIZE)
     executor = RayCluster(results, tmp_path / "runs", nodes.data, gpus_per_run=0.5)
     outcome = run_jobs([tiny_job()], executor, console=QUIET)

@@ -116,6 +116,7 @@ def test_a_recipe_fills_its_tables(name: str, tmp_path: Path) -> None:
 TRAINED_FAST = ("schedule", "adaptation")  # the others train in the slow tier
 
 
+@pytest.mark.xdist_group("recipes")  # they share runs
 @pytest.mark.parametrize(
     "name",
     [

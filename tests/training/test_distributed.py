@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from tests.helpers.groups import ALONE
 from tests.helpers.two_processes import CONFIGS, train_all
 
 from nearshot.models import build_backbone, save_backbone
@@ -21,6 +22,7 @@ SCRIPT = ROOT / "tests" / "helpers" / "two_processes.py"
 TOLERANCE = 2e-4
 
 
+pytestmark = ALONE
 QUICK = ("nca", "in-parts", "mixed")
 
 

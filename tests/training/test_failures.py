@@ -75,7 +75,7 @@ def small_disk(mount: Path, size: str) -> Iterator[Path]:
         or UNMOUNT is None
         or subprocess.run(command, capture_output=True, check=False).returncode
     ):
-        pytest.skip("this system does not let us mount a small file system")
+        pytest.skip("needs the right to mount a small file system")
     try:
         yield mount
     finally:
