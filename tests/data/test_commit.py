@@ -169,7 +169,6 @@ def test_a_killed_preparation_leaves_the_old_splits_or_the_new_ones(
     assert kill_and_resume(photos, tmp_path, "other", kill)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("before", BEFORE)
 def test_a_preparation_that_is_killed_at_every_change(
     photos: Path, tmp_path: Path, before: str
@@ -180,7 +179,6 @@ def test_a_preparation_that_is_killed_at_every_change(
     assert n_changes > 40  # three splits of a dozen files
 
 
-@pytest.mark.slow
 @settings(
     max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )

@@ -128,8 +128,8 @@ def test_the_temperature_attribute_is_the_geometric_mean() -> None:
     [
         (1, 0.7),
         (5, 1.4),
-        pytest.param(2, 1.0, marks=pytest.mark.slow),
-        pytest.param(10, 1.4, marks=pytest.mark.slow),
+        (2, 1.0),
+        (10, 1.4),
     ],
 )
 def test_probabilities_match_accuracies(classifier: Any, n_shot: int, spread: float) -> None:

@@ -3,7 +3,6 @@
 import json
 import sys
 from collections.abc import Callable
-from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -31,7 +30,6 @@ ort = pytest.importorskip("onnxruntime")
 pytest.importorskip("onnxscript")
 
 SIDE = 24
-SLOW = pytest.mark.slow
 # Older versions of Pillow resize the rows of tall images first, as of others.
 HAS_NEW_PILLOW = int(PIL.__version__.split(".")[0]) >= 13
 NEW_PILLOW = pytest.mark.skipif(not HAS_NEW_PILLOW, reason="needs Pillow 13")
@@ -81,7 +79,7 @@ class Resizer(NamedTuple):
 
 @pytest.fixture(
     scope="module",
-    params=[("bilinear", 1.0), pytest.param(("bicubic", 0.875), marks=pytest.mark.slow)],
+    params=[("bilinear", 1.0), ("bicubic", 0.875)],
     ids=str,
 )
 def resizer(request: pytest.FixtureRequest) -> Resizer:
@@ -120,17 +118,8 @@ def labelled(n: int = 4, side: int = SIDE) -> tuple[list[Pixels], list[str]]:
     return [picture(seed, side) for seed in range(len(labels))], labels
 
 
-@pytest.mark.parametrize(
-    ("classifier", "normalise"),
-    [
-        ("knn", False),
-        *(
-            pytest.param(*case, marks=SLOW)
-            for case in product(CLASSIFIERS, (False, True))
-            if case != ("knn", False)
-        ),
-    ],
-)
+@pytest.mark.parametrize("normalise", [False, True])
+@pytest.mark.parametrize("classifier", CLASSIFIERS)
 def test_ties_have_the_same_answers(classifier: Any, normalise: bool, tmp_path: Path) -> None:
     """Many integers are equally far; the first class and its first image win in both."""
     generator = np.random.default_rng(0)
@@ -160,7 +149,6 @@ def embedded() -> tuple[Any, list[str], Any]:
     return features.astype(np.float32), labels, queries.astype(np.float32)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "parameters",
     [

@@ -27,20 +27,19 @@ pytest.importorskip("triton")
 
 DEVICE = torch.device("cuda:0" if torch.cuda.is_available() else "cpu")
 NEEDS_A_GPU = pytest.mark.skipif(DEVICE.type == "cpu", reason="needs a GPU")
-SLOW = pytest.mark.slow
 NORM_SHAPES = [
     (2, 64, 3, 3),
-    pytest.param((3, 160, 9, 7), marks=SLOW),
-    pytest.param((4, 16, 1, 1), marks=SLOW),
-    pytest.param((1, 32, 40, 40), marks=SLOW),
+    (3, 160, 9, 7),
+    (4, 16, 1, 1),
+    (1, 32, 40, 40),
 ]
 TWO_PLACES = (1, 64, 1, 2)  # where the gradients nearly cancel
 STEM_SHAPES = [
     (3, 64, 9, 7),
-    pytest.param((2, 16, 3, 5), marks=SLOW),
-    pytest.param((2, 160, 16, 16), marks=SLOW),
-    pytest.param(TWO_PLACES, marks=SLOW),
-    pytest.param((5, 32, 13, 13), marks=SLOW),
+    (2, 16, 3, 5),
+    (2, 160, 16, 16),
+    TWO_PLACES,
+    (5, 32, 13, 13),
 ]
 SECOND_DIFFERENCES = torch.tensor([[0.0, 1, 0], [1, -4, 1], [0, 1, 0]], device=DEVICE)
 # No larger than the networks need, since Triton is interpreted.
@@ -132,7 +131,7 @@ def assert_all_close(expected: list[Any], got: list[Any], tolerance: float) -> N
 @pytest.mark.parametrize("shape", NORM_SHAPES)
 @pytest.mark.parametrize("shortcut", ["", "shortcut", "shortcut with a norm"])
 @pytest.mark.parametrize("slope", [0.0, 0.1])
-@pytest.mark.parametrize("uses", [pytest.param(1, marks=SLOW), 2])
+@pytest.mark.parametrize("uses", [1, 2])
 def test_norm(
     shape: tuple[int, ...], shortcut: str, slope: float, uses: int, calls: list[str]
 ) -> None:
@@ -158,7 +157,7 @@ def test_norm(
 
 @pytest.mark.parametrize("shortcut", ["", "shortcut with a norm"])
 @pytest.mark.parametrize(  # several tiles each, or more than AT_ONCE
-    ("values", "programs"), [(256, 2), pytest.param(16, 300, marks=SLOW)]
+    ("values", "programs"), [(256, 2), (16, 300)]
 )
 def test_many_tiles_and_many_programs(
     values: int, programs: int, shortcut: str, calls: list[str], monkeypatch: pytest.MonkeyPatch
@@ -185,7 +184,7 @@ def test_an_output_has_two_gradients_of_which_either_may_be_missing() -> None:
     assert two_uses(x) == (x, x)
 
 
-@pytest.mark.parametrize("place", [pytest.param(0, marks=SLOW), 5, pytest.param(1499, marks=SLOW)])
+@pytest.mark.parametrize("place", [0, 5, 1499])
 @pytest.mark.parametrize("height", [30.0, 1e4])
 def test_one_place_that_stands_out_costs_no_digits(place: int, height: float) -> None:
     norm = a_norm(16)
@@ -264,7 +263,7 @@ def stem_answers(
 @pytest.mark.parametrize("shape", STEM_SHAPES)
 @pytest.mark.parametrize(
     ("uses", "programs"),
-    [pytest.param(1, None, marks=SLOW), pytest.param(2, None, marks=SLOW), (2, 2)],
+    [(1, None), (2, None), (2, 2)],
 )
 def test_stem(
     shape: tuple[int, ...],
@@ -285,7 +284,6 @@ def test_stem(
     assert_all_close(expected, got, tolerance=1e-3 if shape == TWO_PLACES else 5e-5)
 
 
-@pytest.mark.slow
 def test_weights_that_see_only_fine_detail() -> None:
     """A filter of second differences hardly answers to smooth images."""
     expected, got = stem_answers(smooth((4, 3, 24, 24)), 16, filters=SECOND_DIFFERENCES)
@@ -360,8 +358,8 @@ def test_more_places_than_32_bits_count() -> None:
 @pytest.mark.parametrize(
     ("name", "n_norms", "n_shortcuts"),
     [
-        pytest.param("resnet12", 14, 3, marks=SLOW),
-        pytest.param("resnet12-metaopt", 16, 4, marks=SLOW),
+        ("resnet12", 14, 3),
+        ("resnet12-metaopt", 16, 4),
         ("conv4-32", 4, 0),
     ],
 )

@@ -113,17 +113,7 @@ def test_a_recipe_fills_its_tables(name: str, tmp_path: Path) -> None:
     check_tables(done, "QUICK")
 
 
-TRAINED_FAST = ("schedule", "adaptation")  # the others train in the slow tier
-
-
-@pytest.mark.xdist_group("recipes")  # they share runs
-@pytest.mark.parametrize(
-    "name",
-    [
-        name if name in TRAINED_FAST else pytest.param(name, marks=pytest.mark.slow)
-        for name in RECIPES
-    ],
-)
+@pytest.mark.parametrize("name", RECIPES)
 def test_a_recipe_trains_and_fills_its_tables(name: str, folder: Path, data: Path) -> None:
     if name in NEEDS_OTHERS:
         run(NEEDS_OTHERS[name], folder, data)
