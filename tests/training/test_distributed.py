@@ -7,14 +7,18 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 from tests.helpers.groups import ALONE
 from tests.helpers.two_processes import CONFIGS, train_all
 
+from nearshot.errors import NearshotError
 from nearshot.models import build_backbone, save_backbone
 from nearshot.training.checkpoint import read_checkpoint
+from nearshot.training.distributed import stopping_lost_ranks
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "tests" / "helpers" / "two_processes.py"
@@ -90,6 +94,26 @@ def test_two_processes_are_one(folders: tuple[Path, Path], name: str) -> None:
     assert first["loss_modules"].keys() == second["loss_modules"].keys()
     for key, expected in first["loss_modules"].items():
         torch.testing.assert_close(second["loss_modules"][key], expected, rtol=TOLERANCE, atol=0)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection closed by peer",
+        "Application timeout caused pair closure",
+    ],
+)
+def test_an_error_of_gloo_is_one_sentence(text: str, tmp_path: Path) -> None:
+    fabric: Any = SimpleNamespace(
+        strategy=SimpleNamespace(launcher=None), global_rank=1, world_size=2
+    )
+    with (
+        pytest.raises(NearshotError, match="a rank other than 1 of 2"),
+        stopping_lost_ranks(fabric, tmp_path),
+    ):
+        raise RuntimeError(text)
+    with pytest.raises(RuntimeError, match="of our own"), stopping_lost_ranks(fabric, tmp_path):
+        raise RuntimeError("of our own")
 
 
 OPTIONS = "--dataset tiny --backbone conv4-32 --batch-size 32 --epochs 1000"
