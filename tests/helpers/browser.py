@@ -43,6 +43,7 @@ class Browser:
         self._session: str | None = None
         self.requests: list[str] = []
         self.complaints: list[str] = []
+        self._awaited: dict[str, str] = {}
         target = self.call("Target.createTarget", url="about:blank")["targetId"]
         self._session = self.call("Target.attachToTarget", targetId=target, flatten=True)[
             "sessionId"
@@ -68,10 +69,16 @@ class Browser:
     def open(self, page: Path | str) -> None:
         """Open a file, or an address of this computer, and wait until it has loaded."""
         address = page.resolve().as_uri() if isinstance(page, Path) else page
+        self._awaited.clear()
         self.call("Page.navigate", url=address)
         self.wait_for(
             f"location.protocol + document.readyState == '{address.split(':')[0]}:complete'"
         )
+
+    def awaited(self) -> list[str]:
+        """Return the addresses of the page's requests that have not been answered."""
+        self.ask("0")  # reads what the browser has said since
+        return list(self._awaited.values())
 
     def wait_for(self, condition: str) -> None:
         """Wait until a JavaScript expression is true."""
@@ -138,6 +145,9 @@ class Browser:
     def _note(self, method: str | None, parameters: dict[str, Any]) -> None:
         if method == "Network.requestWillBeSent":
             self.requests.append(parameters["request"]["url"])
+            self._awaited[parameters["requestId"]] = parameters["request"]["url"]
+        elif method in ("Network.loadingFinished", "Network.loadingFailed"):
+            self._awaited.pop(parameters["requestId"], None)
         elif method == "Log.entryAdded":
             self.complaints.append(parameters["entry"]["text"])
         elif method == "Runtime.exceptionThrown":

@@ -51,14 +51,24 @@ function why(photo) {
   return photo.guess >= 0 ? (photo.doubt > 0.4 ? "the classifier hesitates" : "unlike the others") : "a good start";
 }
 
+// Words that only a screen reader says.
+const spoken = (text) => make("span", { className: "spoken", textContent: text });
+
+function stateOf(photo) {
+  if (photo.isRemoved) return "removed";
+  if (photo.error) return "";
+  if (isLabelled(photo)) return photo.isAccepted ? "accepted with others as " : "labelled ";
+  return answerOf(photo) === UNLABELLED ? "not labelled" : "predicted ";
+}
+
 function captionOf(photo) {
-  const parts = [];
+  const parts = [spoken(stateOf(photo))];
   if (isLabelled(photo)) parts.push(chip(photo.label, { className: photo.isAccepted ? "chip sure accepted" : "chip sure" }));
   else if (answerOf(photo) !== UNLABELLED) parts.push(chip(photo.guess));
-  if (!isLabelled(photo) && photo.guess >= 0) parts.push(make("span", { className: "percent", textContent: percent(photo.confidence) }));
+  if (!isLabelled(photo) && photo.guess >= 0) parts.push(" ", make("span", { className: "percent", textContent: percent(photo.confidence) }));
   if (photo.thing) {
     const n = Object.values(page.state.things).filter((thing) => thing === photo.thing).length;
-    parts.push(make("span", { className: "thing", textContent: `×${n}`, title: `${n} photos show the same thing` }));
+    parts.push(" ", make("span", { className: "thing", textContent: `×${n}`, title: `${n} photos show the same thing` }));
   }
   return parts;
 }
@@ -72,13 +82,13 @@ export function fillTile(tile, photo) {
   tile.content = content;
   const [image, caption, below] = tile.children;
   if (photo.error && image.tagName === "IMG") image.replaceWith(make("div", { className: "gone", textContent: "cannot be read" }));
-  tile.setAttribute("aria-label", `${fullName(photo)}, ${sentence(photo)}`);
+  tile.dataset.name = fullName(photo);
   tile.classList.toggle("doubtful", !isLabelled(photo) && photo.doubt > 0.6);
   tile.title = photo.error ?? (photo.group ? `${photo.group}/${photo.name}` : photo.name);
   caption.replaceChildren(...captionOf(photo));
   below.className = photo.wrong ? "below warn" : "below";
-  below.textContent = photo.wrong ? `looks like ${nameOf(photo.wrong[0])}, ${percent(photo.wrong[1])}`
-    : view === "next" && !isLabelled(photo) ? why(photo) : fullName(photo);
+  const remark = photo.wrong ? `looks like ${nameOf(photo.wrong[0])}, ${percent(photo.wrong[1])}` : view === "next" && !isLabelled(photo) ? why(photo) : "";
+  below.replaceChildren(...(remark ? [remark, spoken(` ${fullName(photo)}`)] : [fullName(photo)]));
 }
 
 // Selecting
