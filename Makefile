@@ -5,7 +5,7 @@ VENV   ?= .venv$(addprefix -,$(filter-out python3,$(notdir $(PYTHON))))
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 DOCS_READY := $(VENV)/.docs-ready
-RAY_READY := $(VENV)/.ray-ready
+SLOW_READY := $(VENV)/.slow-ready
 AS_ROOT := $(shell test "$$(id -u)" = 0 || echo sudo)
 # Asks no questions, and waits for another apt-get.
 APT := $(AS_ROOT) env DEBIAN_FRONTEND=noninteractive apt-get --quiet --quiet -o DPkg::Lock::Timeout=300 -o Acquire::Retries=3
@@ -13,11 +13,11 @@ APT := $(AS_ROOT) env DEBIAN_FRONTEND=noninteractive apt-get --quiet --quiet -o 
 export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help demo test test-pythons test-slow check format bench fill docs notebooks browser clean
+.PHONY: help demo test test-pythons test-lowest test-slow check format bench fill docs notebooks browser clean
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
@@ -30,8 +30,8 @@ $(DOCS_READY): $(READY)
 	$(BIN)/python -m pip install --quiet --editable '.[docs]'
 	@touch $@
 
-$(RAY_READY): $(READY)
-	$(BIN)/python -m pip install --quiet --editable '.[ray]'
+$(SLOW_READY): $(READY)
+	$(BIN)/python -m pip install --quiet --editable '.[slow]'
 	@touch $@
 
 # Memory that was freed is kept: glibc would return it to the system after every operation.
@@ -48,7 +48,13 @@ test-pythons:  ## the same with Python 3.12 and 3.13, where they are installed; 
 		if $$python --version; then $(MAKE) test PYTHON=$$python || exit 1; fi; \
 	done
 
-test-slow: $(RAY_READY) $(DOCS_READY)  ## what CI runs then: browser, Ray, kills, every recipe; prints the twenty slowest
+test-lowest: $(READY)  ## the tests with the lowest versions that pyproject.toml allows; by hand, before a release
+	$(BIN)/python -m pip install --quiet uv
+	$(BIN)/uv venv --quiet --clear --python $(BIN)/python .venv-lowest
+	$(BIN)/uv pip install --quiet --python .venv-lowest/bin/python --resolution lowest-direct --editable '.[dev]'
+	.venv-lowest/bin/python -m pytest -n auto --dist loadfile
+
+test-slow: $(SLOW_READY)  ## what CI runs then: browser, Ray, kills, every recipe; prints the twenty slowest
 	$(BIN)/python -m pytest -m slow -n 2 --dist loadgroup --durations 20
 
 check: $(READY)  ## lint, formatting and types
