@@ -73,12 +73,15 @@ def test_every_view_and_dialog(
     (photos / "bad.png").write_bytes(b"no image")
     session.project.sync()
     *labelled, wrong, removed = [p for p in session.project.present if p.name != "bad.png"][:14]
-    for number, photo in enumerate(labelled):
-        name = f"class {number}"
-        session.change(lambda project, name=name: project.add_class(name))
-        session.change(lambda project, photo=photo, name=name: project.set_label([photo.id], name))
-    session.change(lambda project: project.set_label([wrong.id], "class 11"))
-    session.change(lambda project: project.set_removed([removed.id], removed=True))
+
+    def label(project: Project) -> None:
+        for number, photo in enumerate(labelled):
+            project.add_class(f"class {number}")
+            project.set_label([photo.id], f"class {number}")
+        project.set_label([wrong.id], "class 11")
+        project.set_removed([removed.id], removed=True)
+
+    session.change(label)
     browser.resize(width, 900)
     with opened(browser, session):
         browser.wait_for("document.querySelectorAll('.tile').length > 0")
