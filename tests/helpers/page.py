@@ -78,4 +78,8 @@ def select(browser: Browser, *names: str) -> None:
 
 
 def is_labelled(name: str, label: str) -> str:
-    return f"{tile(name)}.querySelector('.caption').textContent == 'labelled {label}'"
+    return f"{tile(name)}?.querySelector('.caption').textContent == 'labelled {label}'"
+
+
+def says(name: str, text: str) -> str:
+    return f"{tile(name)}?.textContent.includes({json.dumps(text)})"

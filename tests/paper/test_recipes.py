@@ -2,6 +2,9 @@
 
 import csv
 import io
+import os
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -120,6 +123,31 @@ def test_a_recipe_trains_and_fills_its_tables(name: str, folder: Path, data: Pat
     done = run(name, folder, data)
     assert not done.outcome.failed
     check_tables(done, "TINY")
+
+
+@pytest.fixture(scope="module")
+def quick_results(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Run the quick form of everything, and return the folder of its results."""
+    folder = tmp_path_factory.mktemp("everything")
+    environment = os.environ | {"NEARSHOT_DATA": str(folder / "data")}
+    command = [sys.executable, "-m", "nearshot", "reproduce", "--all", "--quick"]
+    subprocess.run(command, check=True, cwd=folder, env=environment, timeout=3600)
+    return folder / "results"
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("quick")
+def test_the_quick_form_of_everything_takes_less_than_an_hour(quick_results: Path) -> None:
+    results = Results(quick_results, QUICK)
+    assert all(job.is_done(results) for job in jobs_of(RECIPES.values(), None, QUICK, [0]))
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("quick")
+@pytest.mark.parametrize("name", RECIPES)
+def test_the_quick_form_of_a_recipe_fills_its_tables(name: str, quick_results: Path) -> None:
+    done = reproduce([name], size=QUICK, seeds=1, results=quick_results, tables_only=True)
+    check_tables(done, "QUICK")
 
 
 def test_a_second_call_trains_nothing_and_results_are_small(folder: Path, data: Path) -> None:

@@ -23,7 +23,6 @@ from tests.helpers.tiny_jobs import QUIET, TINY_SIZE, ThisProcess, tiny_job
 
 from nearshot.errors import InputError, MissingExtraError
 from nearshot.io import FileLock
-from nearshot.paper import RECIPES
 from nearshot.paper.executors.base import LOCK, LOCKED, is_locked
 from nearshot.paper.executors.local import LocalMachine
 from nearshot.paper.executors.ray import RayCluster, do_on_node
@@ -33,7 +32,6 @@ from nearshot.paper.recipe import Recipe, Row
 from nearshot.paper.result_file import Measurement, RunResult
 from nearshot.paper.results import Results
 from nearshot.paper.runner import run_jobs
-from nearshot.paper.sizes import QUICK
 from nearshot.training import TrainConfig
 
 pytestmark = ALONE
@@ -327,14 +325,3 @@ def test_a_locked_run_is_not_awaited_beyond_the_time_limit(here: ThisProcess) ->
     lock.release()
     assert not is_locked(folder)
     assert not is_locked(here.runs / "never")
-
-
-@pytest.mark.slow
-def test_the_quick_form_of_everything_takes_less_than_an_hour(tmp_path: Path) -> None:
-    environment = os.environ | {"NEARSHOT_DATA": str(tmp_path / "data")}
-    started = time.monotonic()
-    command = [sys.executable, "-m", "nearshot", "reproduce", "--all", "--quick"]
-    subprocess.run(command, check=True, cwd=tmp_path, env=environment)
-    assert time.monotonic() - started < 3600
-    results = Results(tmp_path / "results", QUICK)
-    assert all(job.is_done(results) for job in jobs_of(RECIPES.values(), None, QUICK, [0]))

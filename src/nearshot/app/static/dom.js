@@ -34,5 +34,6 @@ export function confirmed(question, yes) {
   $("yes").textContent = yes;
   $("asker").returnValue = "";
   $("asker").showModal();
-  return new Promise((done) => { $("asker").onclose = () => done($("asker").returnValue === "yes"); });
+  // A dialog's event comes after it has closed, and may be that of the question before.
+  return new Promise((done) => { $("asker").onclose = () => { if (!$("asker").open) done($("asker").returnValue === "yes"); }; });
 }
