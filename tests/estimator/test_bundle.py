@@ -1,6 +1,7 @@
 """Bundles: a loaded classifier answers as the saved one did."""
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -154,15 +155,28 @@ def rewrite(
     description: dict[str, Any] | None = None,
     without: str = "",
     tensors: dict[str, torch.Tensor] | None = None,
+    parameters: dict[str, Any] | None = None,
 ) -> None:
     """Change entries of a file's description, or its tensors, or remove one of either."""
     metadata, content = read_tensors(path)
     content |= tensors or {}
     entries = json.loads(metadata["classifier"]) | (description or {})
+    if parameters:
+        entries["parameters"] |= parameters
     entries.pop(without, None)
     content.pop(without, None)
     metadata["classifier"] = json.dumps(entries)
     path.write_bytes(safetensors.torch.save(content, metadata))
+
+
+KINDS = (torch.bool, torch.complex64, torch.int64, torch.bfloat16, torch.float16)
+
+
+def anything(*values: Any) -> tuple[Any, ...]:
+    return values
+
+
+BAD = anything(0, -1, math.nan, math.inf, "x", None, [])
 
 
 @pytest.mark.parametrize(
@@ -178,13 +192,60 @@ def rewrite(
         {"description": {"parameters": {}}},
         {"description": {"backbone": {"name": "conv4"}}},
         {"tensors": {"support_labels": torch.zeros(25, dtype=torch.long)}},
+        {"tensors": {"support_labels": torch.zeros(25)}},
+        *({"tensors": {"support_features": torch.ones(25, 16, dtype=kind)}} for kind in KINDS),
+        {"tensors": {"support_features": torch.ones(25)}},
+        {"tensors": {"support_features": torch.ones(25, 0)}},
+        {"tensors": {"support_features": torch.full((25, 16), torch.nan)}},
+        {"tensors": {"strays": torch.ones(2, 16)}},
+        {"tensors": {"strays": torch.ones(0, 15)}},
+        {"tensors": {"centre": torch.ones(15)}},
+        {"tensors": {"centre": torch.full((16,), torch.inf)}},
+        *({"description": {"temperatures": {"values": [v], "weights": [1]}}} for v in BAD),
+        *({"description": {"temperatures": {"values": [1], "weights": [v]}}} for v in BAD),
+        *({"description": {"threshold": v}} for v in anything(math.nan, -1, "1", [], {})),
+        *({"parameters": {"temperature": v}} for v in BAD),
+        *({"parameters": {"n_neighbors": v}} for v in anything(0, -1, 1.5, "x", [], True)),
+        *({"parameters": {"n_views": v}} for v in anything(0, -1, 1.5, "x", [], True, 10**12)),
+        *({"parameters": {"classifier": v}} for v in anything("x", 1, None, [], {})),
+        *({"parameters": {"centre": v}} for v in anything("x", 1, [], [1.0], {})),
+        *({"parameters": {"normalise": v}} for v in anything("x", 1, None, [])),
+        *({"parameters": {"reject_rate": v}} for v in anything(1, -0.1, math.nan, "x", None, [])),
+        *({"parameters": {"reject_label": v}} for v in anything(None, [], {})),
+        {"parameters": {"reject_label": "class 1", "reject_rate": 0.1}},
+        {"description": {"classes": ["class 0", "class 0", "class 2", "class 3", "class 4"]}},
+        {"description": {"classes": ["b", "a", "c", "d", "e"]}},
+        {"description": {"names": [1] * 25}},
+        {"description": {"groups": "x" * 24}},
+        {"description": {"feature_names": ["x"]}},
+        {"description": {"stray_names": ["x"]}},
+        {"description": {"mixture": [{"candidate": 0, "weight": 1, "temperatures": {}}]}},
     ],
-    ids=str,
 )
 def test_a_damaged_file_is_an_error(changes: dict[str, Any], file: Path) -> None:
     rewrite(file, **changes)
     with pytest.raises(FileFormatError, match="is damaged"):
         FewShotClassifier.load(file)
+
+
+def test_json_nested_too_deep_is_an_error(file: Path) -> None:
+    metadata, content = read_tensors(file)
+    metadata["classifier"] = "[" * 100_000
+    file.write_bytes(safetensors.torch.save(content, metadata))
+    with pytest.raises(FileFormatError, match="is damaged"):
+        FewShotClassifier.load(file)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_fitting_checks_the_same(value: float) -> None:
+    """A function may return anything."""
+
+    def backbone(images: Any) -> Any:
+        return np.full((len(images), 3), value)
+
+    images = [picture(seed, 16) for seed in range(4)]
+    with pytest.raises(InputError, match="finite"):
+        FewShotClassifier(backbone).fit(images, [0, 0, 1, 1])
 
 
 def test_a_missing_file_is_an_error(tmp_path: Path) -> None:

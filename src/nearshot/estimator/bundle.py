@@ -22,7 +22,7 @@ from nearshot.estimator.calibration import Temperatures
 from nearshot.estimator.feature_sets import FeatureSets
 from nearshot.estimator.head import AUTO_CLASSIFIER
 from nearshot.estimator.stacking import Mixture
-from nearshot.estimator.state import Array, ClassifierSettings, FittedState
+from nearshot.estimator.state import Array, ClassifierSettings, FittedState, check_features
 from nearshot.io import read_tensors, write_tensors
 from nearshot.models import Backbone
 from nearshot.models.weights import backbone_content, backbone_of_content
@@ -37,6 +37,7 @@ OWN_TENSORS = (
 )  # the others are the backbone's
 CENTRE_IS_A_TENSOR = "array"  # in the place of the parameter `centre`
 LABEL_KINDS = "biufU"  # NumPy's kinds: booleans, numbers, strings
+MAX_VIEWS = 1000  # of an image; each takes as long as the first
 # Of all classes: a type such as <U500000000 would take gigabytes for a few letters.
 MAX_LABEL_BYTES = 1 << 28
 
@@ -229,18 +230,18 @@ def read_bundle(path: str | Path) -> Bundle:
             f"{path} has format version {version!r}; this nearshot reads version {VERSION}. "
             "Update nearshot."
         )
-    own_tensors = {name: tensors[name].numpy() for name in OWN_TENSORS if name in tensors}
     weights = {name: tensor for name, tensor in tensors.items() if name not in OWN_TENSORS}
     try:
+        own_tensors = {name: tensors[name].numpy() for name in OWN_TENSORS if name in tensors}
         description = json.loads(metadata["classifier"])
         parameters = description["parameters"]
         backbone_description = description["backbone"]
-        threshold = description["threshold"]
         feature_names = description["feature_names"]
         centre = own_tensors.get("centre")
         feature_sets = None
         if description["feature_sets"] is not None:
             feature_sets = FeatureSets.from_dict(description["feature_sets"])
+        check_features(own_tensors["support_features"], "support_features")
         bundle = Bundle(
             settings=_read_settings(parameters, centre),
             classes=_read_classes(description["classes"], description["classes_type"]),
@@ -255,23 +256,35 @@ def read_bundle(path: str | Path) -> Bundle:
             stray_names=list(description["stray_names"]),
             temperatures=_read_temperatures(description["temperatures"]),
             mixture=_read_mixture(description["mixture"], feature_sets),
-            threshold=math.inf if threshold is None else float(threshold),
-            n_views=parameters.get("n_views", 1),
+            threshold=_read_threshold(description["threshold"]),
+            n_views=_read_n_views(parameters),
             backbone=None,
             needs_backbone=bool(description["needs_backbone"]),
         )
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
         raise FileFormatError(
             f"{path} is damaged: its description of the classifier cannot be read."
         ) from error
-    n_images = len(bundle.features)
-    has_every_class = set(bundle.codes.tolist()) == set(range(len(bundle.classes)))
-    has_every_name = len(bundle.names) == len(bundle.given_groups) == n_images
-    if bundle.codes.shape != (n_images,) or not has_every_name or not has_every_class:
-        raise FileFormatError(f"{path} is damaged: its support images and labels do not match.")
+    except RecursionError:
+        raise FileFormatError(f"{path} is damaged: its description is nested too deep.") from None
     if backbone_description is None:
         return bundle
     return replace(bundle, backbone=backbone_of_content(weights, backbone_description, path))
+
+
+def _read_threshold(value: Any) -> float:
+    if value is None:
+        return math.inf
+    if type(value) not in (int, float):
+        raise TypeError(value)
+    return float(value)
+
+
+def _read_n_views(parameters: dict[str, Any]) -> int:
+    n_views = parameters.get("n_views", 1)
+    if type(n_views) is not int or not 1 <= n_views <= MAX_VIEWS:
+        raise ValueError(n_views)
+    return n_views
 
 
 def _read_temperatures(description: dict[str, Any]) -> Temperatures:
@@ -310,6 +323,10 @@ def _read_groups(names: list[Any]) -> list[str | None]:
 
 
 def _read_settings(parameters: dict[str, Any], centre: Array | None) -> ClassifierSettings:
+    is_label = isinstance(parameters["reject_label"], str | int | float)
+    is_centre = parameters["centre"] is None or isinstance(parameters["centre"], str)
+    if not is_label or not is_centre or type(parameters["normalise"]) is not bool:
+        raise TypeError(parameters)
     return ClassifierSettings(
         classifier=parameters["classifier"],
         n_neighbors=parameters["n_neighbors"],

@@ -21,7 +21,7 @@ from sklearn.utils.validation import (
 from torch import Tensor, nn
 
 from nearshot.data.images import Pixels
-from nearshot.errors import InputError
+from nearshot.errors import FileFormatError, InputError
 from nearshot.estimator.bundle import names_in_folder, read_bundle, write_bundle
 from nearshot.estimator.embedder import Embedder
 from nearshot.estimator.explanation import Explanation, explain_answers
@@ -346,7 +346,6 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             cache_dir=cache_dir,
             n_views=bundle.n_views,
         )
-        settings.check()
         embedder = None
         if backbone is not None:
             embedder = Embedder(
@@ -374,6 +373,10 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             mixture=bundle.mixture,
             threshold=bundle.threshold,
         )
+        try:
+            state.check()
+        except InputError as error:
+            raise FileFormatError(f"{path} is damaged: {error}") from error
         return model._set_state(state)
 
     def __sklearn_is_fitted__(self) -> bool:

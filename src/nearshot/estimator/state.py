@@ -107,6 +107,8 @@ class ClassifierSettings:
 
     def check(self) -> None:
         """Raise an error if a value is invalid."""
+        if not isinstance(self.classifier, str):
+            raise InputError(f"classifier must be a name (got {self.classifier!r}).")
         find_classifier(self.classifier)
         if self.n_neighbors is not None:
             check_count(self.n_neighbors, "n_neighbors")
@@ -179,6 +181,45 @@ class FittedState:
     temperatures: Temperatures = Temperatures.single(1.0)  # noqa: RUF009 (it is immutable)
     mixture: Mixture | None = None
     threshold: float = math.inf
+
+    def check(self) -> None:
+        """Raise an error if the parts do not belong together, or hold what no fit gives.
+
+        A fit ends with it, and so does reading a file.
+        """
+        self.settings.check()
+        dim = check_features(self.features, "support_features")
+        if check_features(self.strays, "strays", least=0) != dim:
+            raise InputError(f"strays must have {dim} columns, as support_features has.")
+        if self.centre is not None and (
+            self.centre.shape != (dim,) or not np.isfinite(self.centre).all()
+        ):
+            raise InputError(f"centre must be {dim} finite numbers (got {self.centre.shape}).")
+        if not np.array_equal(np.unique(self.classes), self.classes):
+            raise InputError("classes must be sorted, and each be there once.")
+        codes = self.codes
+        if codes.dtype != np.int64 or set(codes.ravel().tolist()) != set(range(len(self.classes))):
+            raise InputError("support_labels must be indices of all classes.")
+        n_images = len(self.features)
+        if codes.shape != (n_images,) or not len(self.names) == len(self.given_groups) == n_images:
+            raise InputError(f"There must be a label, a name and a group for {n_images} images.")
+        if len(self.stray_names) != len(self.strays):
+            raise InputError(f"There must be {len(self.strays)} stray_names.")
+        if not all(isinstance(name, str) for name in [*self.names, *self.stray_names]):
+            raise InputError("names and stray_names must be texts.")
+        if self.feature_names is not None and len(self.feature_names) != dim:
+            raise InputError(f"feature_names must be {dim} names.")
+        if self.feature_sets is not None and self.feature_sets.dim != dim:
+            raise InputError(
+                f"feature_sets must have {dim} columns, as support_features has "
+                f"(got {self.feature_sets.dim})."
+            )
+        if self.mixture is not None and not self.is_stacked:
+            raise InputError("A mixture needs several candidates, and the classifier 'auto'.")
+        if not self.threshold >= 0:  # or not a number at all
+            raise InputError(f"threshold must be at least 0 (got {self.threshold}).")
+        if self.settings.reject_rate > 0:
+            _check_rejection(self.settings, self.classes, n_images + len(self.strays))
 
     @property
     def labels(self) -> Array:
@@ -438,6 +479,7 @@ def fit_state(
     _copy_computed(uncalibrated, calibrated)
     fitted = replace(calibrated, threshold=_find_threshold(calibrated))
     _copy_computed(calibrated, fitted)
+    fitted.check()
     return fitted
 
 
@@ -563,6 +605,21 @@ def check_reject_rate(reject_rate: Any) -> None:
         raise InputError(
             f"reject_rate must be at least 0 and below 1, such as 0.05 (got {reject_rate!r})."
         )
+
+
+def check_features(features: Array, name: str, *, least: int = 1) -> int:
+    """Return the dimension of features, (image, dim); an error if they are no finite numbers."""
+    if features.ndim != 2 or features.dtype not in (np.float32, np.float64):
+        raise InputError(
+            f"{name} must be real numbers of shape (image, dim) "
+            f"(got {features.dtype} of shape {features.shape})."
+        )
+    n_images, dim = features.shape
+    if n_images < least or dim < 1:
+        raise InputError(f"{name} must have at least {least} rows and 1 column.")
+    if not np.isfinite(features).all():
+        raise InputError(f"{name} must be finite numbers.")
+    return int(dim)
 
 
 def _is_number_between(value: Any, low: float, high: float) -> bool:
