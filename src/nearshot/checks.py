@@ -23,6 +23,12 @@ def check_count(value: Any, name: str) -> None:
         raise InputError(f"{name} must be an integer of at least 1 (got {value!r}).")
 
 
+def check_seed(value: Any) -> None:
+    """Raise an error unless a value is an integer of 64 bits, as generators of PyTorch take."""
+    if not is_integer(value) or not 0 <= value < 1 << 64:
+        raise InputError(f"seed must be an integer from 0 to 2⁶⁴ − 1 (got {value!r}).")
+
+
 def to_python(value: Any) -> Any:
     """Return a value with NumPy's numbers as Python's; lists and arrays become tuples."""
     if isinstance(value, np.generic | np.ndarray):

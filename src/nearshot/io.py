@@ -9,6 +9,7 @@ import os
 import secrets
 import shutil
 import stat
+import time
 import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -17,6 +18,9 @@ from typing import IO, TYPE_CHECKING, Any
 
 import filelock
 
+if os.name == "posix":
+    import fcntl
+
 from nearshot.errors import FileFormatError, NearshotError
 
 if TYPE_CHECKING:
@@ -24,6 +28,7 @@ if TYPE_CHECKING:
 
 DISK_IS_FULL = (errno.ENOSPC, errno.EDQUOT)
 HAS_NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP)
+SECONDS_FOR_A_FOLDER = 30.0
 MOST_BYTES = 1 << 30  # of a file that is read into memory
 # In the metadata of tensors, where the checksum is computed with zeros in its place, and in JSON.
 CHECKSUM = "crc32"
@@ -265,31 +270,6 @@ def readable(text: str) -> str:
     return content.decode(errors="backslashreplace")
 
 
-@contextmanager
-def folder_lock(folder: Path) -> Iterator[None]:
-    """Hold the lock of a folder, for which others wait. Where there are no locks, nobody waits.
-
-    On POSIX systems the folder itself is locked, so that no file of a lock is left in it.
-    """
-    try:
-        import fcntl  # noqa: PLC0415 (not on Windows)
-    except ImportError:
-        lock = FileLock(folder / ".lock")
-        lock.acquire(wait=True)
-        try:
-            yield
-        finally:
-            lock.release(remove=True)
-        return
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        with suppress(OSError):  # a file system without locks
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)
-
-
 class FileLock:
     """A lock that one process holds at a time, until it releases it or ends.
 
@@ -329,3 +309,52 @@ class FileLock:
                     self.path.unlink()
         finally:  # also after Ctrl-C while the file is deleted
             self._lock.release()
+
+
+class FolderLock:
+    """A lock on a folder that one holder has at a time, until it releases it or its process ends.
+
+    On POSIX systems the folder itself is locked: there is no file that somebody could delete.
+    Elsewhere, and on a network's file system that locks no folders, it is a `FileLock` in it.
+    """
+
+    def __init__(self, folder: str | Path) -> None:
+        self.folder = Path(folder)
+        self._file = FileLock(self.folder / ".lock")
+        self._descriptor: int | None = None
+
+    def acquire(self) -> bool:
+        """Take the lock and return True; if it is held, return False."""
+        if os.name != "posix":
+            return self._file.acquire()
+        descriptor = os.open(self.folder, os.O_RDONLY)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(descriptor)
+            return False
+        except OSError:
+            os.close(descriptor)
+            return self._file.acquire()
+        self._descriptor = descriptor
+        return True
+
+    def release(self) -> None:
+        """Release the lock."""
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+        self._file.release(remove=True)
+
+
+@contextmanager
+def waiting_for_folder(folder: Path) -> Iterator[None]:
+    """Hold the lock of a folder, if it is free within half a minute; else, continue without it."""
+    lock = FolderLock(folder)
+    deadline = time.monotonic() + SECONDS_FOR_A_FOLDER
+    while not lock.acquire() and time.monotonic() < deadline:
+        time.sleep(0.001)
+    try:
+        yield
+    finally:
+        lock.release()

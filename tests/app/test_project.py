@@ -511,3 +511,44 @@ def test_a_project_inside_of_the_photos_does_not_find_its_own_copies(photos: Pat
         (copy / "ant0.png").write_bytes(pattern(0, 0))
     with opened(photos / "project") as project:
         assert len(project.present) == 18
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"sequence": "1"},
+        {"labels": []},
+        {"labels": {"a.png": 1}},
+        {"labels": {"a.png": "gone"}},
+        {"labels": {"a.png": "\ud800"}},
+        {"settings": {"folders": "photos"}},
+        {"settings": {"folders": [1]}},
+        {"settings": {"classes": ["ant"]}},
+        {"settings": {"classes": [["ant", "0"]]}},
+        {"settings": {"classes": [["\ud800", 0]]}},
+        {"settings": {"classes": [["None of these", 0]]}},
+        {"settings": {"classes": {}}},
+        {"things": {"a.png": []}},
+    ],
+    ids=str,
+)
+def test_a_project_with_wrong_values_is_an_error(changes: dict[str, Any], tmp_path: Path) -> None:
+    with opened(tmp_path / "p"):
+        pass
+    path = tmp_path / "p" / "project.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+    with pytest.raises(FileFormatError, match=r"project\.json is damaged"):
+        Project(tmp_path / "p")
+    path.write_text(json.dumps({"format": "nearshot-project", "version": 1, "classes": [1]}))
+    with pytest.raises(FileFormatError, match=r"project\.json is damaged"):
+        Project(tmp_path / "p")
+
+
+def test_deleting_files_lets_no_second_app_in(tmp_path: Path) -> None:
+    with opened(tmp_path / "p"):
+        for path in (tmp_path / "p").glob(".*"):
+            path.unlink()
+        with pytest.raises(InputError, match="open in another"):
+            Project(tmp_path / "p")
+    with opened(tmp_path / "p"):
+        pass

@@ -243,3 +243,15 @@ def test_every_ordered_draw_is_equally_likely(upper: int) -> None:
     expected = n_rows / n_outcomes
     chi_square = ((counts - expected) ** 2 / expected).sum()
     assert chi_square < n_outcomes - 1 + 5 * math.sqrt(2 * (n_outcomes - 1))
+
+
+@pytest.mark.parametrize("kind", [ShuffledBatches, IndependentBatches])
+def test_batches_of_nothing_and_seeds_over_64_bits_are_errors(kind: type[Batches]) -> None:
+    for batch_size in (0, -1, 1.5):
+        with pytest.raises(InputError, match="batch_size"):
+            kind(10, batch_size)  # type: ignore[call-arg, arg-type]
+    with pytest.raises(InputError, match="n_ranks"):
+        kind(10, 2, n_ranks=0)  # type: ignore[call-arg]
+    for seed in (1 << 70, -1):
+        with pytest.raises(InputError, match="seed"):
+            kind(10, 2, seed=seed)  # type: ignore[call-arg]

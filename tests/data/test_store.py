@@ -14,6 +14,7 @@ from tests.helpers.layouts import (
     encoded,
     picture,
     write_folder,
+    write_sparse_split,
     write_tar,
     write_zip,
 )
@@ -311,3 +312,30 @@ def test_nothing_to_prepare(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="side must be from 1 to 4096, not 4097"):
         make(tmp_path, side=4097)
     assert not (tmp_path / "d").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("n_images", "3"),
+        ("n_images", -1),
+        ("side", 1.5),
+        ("side", 1 << 70),
+        ("class_names", "ab"),
+        ("class_names", [1]),
+        ("dataset", None),
+        ("split", []),
+        ("fingerprint", 1),
+    ],
+)
+def test_a_manifest_with_a_wrong_value_is_an_error(
+    name: str, value: object, tmp_path: Path
+) -> None:
+    folder = write_sparse_split(tmp_path / "train", 3, 4, [])
+    file = folder / "manifest.json"
+    content = json.loads(file.read_text())
+    Store(folder)
+    for wrong in ({**content, name: value}, {key: content[key] for key in content if key != name}):
+        file.write_text(json.dumps(wrong))
+        with pytest.raises(FileFormatError, match=rf"manifest\.json.*{name}"):
+            Store(folder)

@@ -12,7 +12,7 @@ import torch
 from hypothesis import given, settings
 from torch import Tensor
 
-from nearshot.errors import FileFormatError, InputError
+from nearshot.errors import FileFormatError, InputError, NearshotError
 from nearshot.evaluation import (
     Episodes,
     EvaluationSpec,
@@ -21,6 +21,7 @@ from nearshot.evaluation import (
     write_episodes,
 )
 from nearshot.evaluation.episodes import EpisodeSource, digest_of
+from nearshot.io import write_tensors
 
 few = settings(max_examples=40, deadline=None)
 seeds = st.integers(0, 2**64 - 1)
@@ -230,3 +231,21 @@ def test_foreign_episodes_are_checked(tmp_path: Path) -> None:
     path.write_bytes(b"no such thing")
     with pytest.raises(FileFormatError, match="not a safetensors file"):
         read(path)
+
+
+@pytest.mark.parametrize(
+    ("support", "query"),
+    [((3, 0, 1), (3, 0, 1)), ((0, 2, 1), (0, 2, 1)), ((3, 2), (3, 2)), ((3, 2, 1), (3, 1, 1))],
+)
+def test_a_file_of_no_episodes_is_an_error(
+    support: tuple[int, ...], query: tuple[int, ...], tmp_path: Path
+) -> None:
+    path = tmp_path / "episodes.safetensors"
+    tensors = {
+        "support": torch.zeros(support, dtype=torch.int32),
+        "query": torch.zeros(query, dtype=torch.int32),
+    }
+    metadata = {"format": "nearshot-episodes", "version": "1", "fingerprint": "f"}
+    write_tensors(path, tensors, metadata)
+    with pytest.raises(NearshotError, match="episode"):
+        read_episodes(path, labels=torch.zeros(9, dtype=torch.int64), fingerprint="f")

@@ -2,6 +2,7 @@
 
 import io
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -20,7 +21,7 @@ from tests.helpers.tiny import prepare_tiny
 from nearshot.data.augment import Augmentation
 from nearshot.errors import FileFormatError, InputError
 from nearshot.training import train
-from nearshot.training.checkpoint import read_checkpoint
+from nearshot.training.checkpoint import PARTS, read_checkpoint, write_checkpoint
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "tests" / "helpers" / "kill_and_resume.py"
@@ -226,3 +227,34 @@ def test_a_damaged_checkpoint_or_one_that_would_run_code_is_refused(
         with pytest.raises(FileFormatError, match=r"checkpoint\.pt"):
             read_checkpoint(Path("checkpoint.pt"))
     assert not Path("evil-was-here").exists()
+
+
+@pytest.mark.parametrize("name", ["version", *PARTS])
+def test_a_checkpoint_without_a_part_is_refused(name: str, trained: Path, tmp_path: Path) -> None:
+    state = read_checkpoint(trained / "checkpoint.pt")
+    for value in (None, "x" if name != "device" else 1):
+        write_checkpoint(tmp_path / "checkpoint.pt", state)
+        damaged = torch.load(tmp_path / "checkpoint.pt", weights_only=True)
+        if value is None:
+            del damaged[name]
+        else:
+            damaged[name] = value
+        torch.save(damaged, tmp_path / "checkpoint.pt")
+        with pytest.raises(FileFormatError, match=r"checkpoint\.pt"):
+            read_checkpoint(tmp_path / "checkpoint.pt")
+
+
+@pytest.mark.parametrize("name", ["learner", "optimiser", "sampler", "progress", "generator"])
+def test_a_checkpoint_of_something_else_is_refused(
+    name: str, trained: Path, data_dir: Path, tmp_path: Path
+) -> None:
+    """Its parts are there, and do not fit the run."""
+    run = tmp_path / "run"
+    shutil.copytree(trained, run)
+    state = read_checkpoint(run / "checkpoint.pt")
+    state[name] = torch.zeros(3) if name == "generator" else {"odd": 1}
+    if name == "progress":
+        state[name] = {"loss_sum": 1}
+    write_checkpoint(run / "checkpoint.pt", state)
+    with pytest.raises(FileFormatError, match="does not fit this run"):
+        train(DONE, folder=run, data_dir=data_dir, resume=True, progress=False)

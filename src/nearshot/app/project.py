@@ -23,7 +23,7 @@ from nearshot.errors import FileFormatError, InputError
 from nearshot.estimator.copy_images import safe_name, write_new
 from nearshot.estimator.find_images import find_images
 from nearshot.estimator.novelty import NONE_OF_THESE
-from nearshot.io import FileLock, readable
+from nearshot.io import FolderLock, readable
 from nearshot.text import counted
 
 MAX_PHOTOS = 20_000
@@ -81,7 +81,7 @@ class Project:
             find_images([photo_folder])  # a folder without photos is an error
         self.folder = folder.absolute()
         self.folder.mkdir(parents=True, exist_ok=True)
-        self._lock = FileLock(self.folder / ".lock")
+        self._lock = FolderLock(self.folder)
         if not self._lock.acquire():
             raise InputError(
                 f"The project {folder} is open in another nearshot app. Close it, or use that one."
@@ -90,13 +90,13 @@ class Project:
             snapshot = read_snapshot(self.folder)
             self._journal = Journal(self.folder / "journal.jsonl")
         except BaseException:
-            self._lock.release(remove=True)
+            self._lock.release()
             raise
         try:
             self._open(snapshot, photo_folders)
         except BaseException:
             self._journal.close()
-            self._lock.release(remove=True)
+            self._lock.release()
             raise
 
     def _open(self, snapshot: Snapshot, photo_folders: Iterable[Path]) -> None:
@@ -139,7 +139,7 @@ class Project:
             self._write_snapshot()
             self._journal.close()
         finally:
-            self._lock.release(remove=True)
+            self._lock.release()
 
     def sync(self) -> None:
         """Make everything that was done survive a power cut."""

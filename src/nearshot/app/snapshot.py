@@ -39,17 +39,51 @@ def read_snapshot(folder: Path) -> Snapshot:
         return Snapshot(0, {field: {} for field in FIELDS}, is_current=False)
     content = read_json(path)
     if content.get("format") == FORMAT and content.get("version") == 1:
-        return Snapshot(0, _fields_of_version_1(content, folder), is_current=False)
+        try:
+            fields = _fields_of_version_1(content, folder)
+        except (AttributeError, TypeError, ValueError) as error:
+            raise _damaged(path, "it has values of a wrong type") from error
+        _check_fields(fields, path)
+        return Snapshot(0, fields, is_current=False)
     if (content.get("format"), content.get("version")) != (FORMAT, VERSION):
         raise FileFormatError(
             f"{path} is not a project, or of another version of nearshot. Start a new project."
         )
-    fields = {field: content.get(field) for field in FIELDS}
     sequence = content.get("sequence")
-    are_valid = all(isinstance(values, dict) for values in fields.values())
-    if type(sequence) is not int or not are_valid:
-        raise FileFormatError(f"{path} is damaged: it lacks values. Restore it from a copy.")
-    return Snapshot(sequence, {field: dict(values or {}) for field, values in fields.items()})
+    are_there = all(isinstance(content.get(field), dict) for field in FIELDS)
+    if type(sequence) is not int or not are_there:
+        raise _damaged(path, "it lacks values")
+    checked = {field: dict(content[field]) for field in FIELDS}
+    _check_fields(checked, path)
+    return Snapshot(sequence, checked)
+
+
+def _check_fields(fields: Fields, path: Path) -> None:
+    """Raise an error if people, or another program, have written what no project has."""
+    folders = fields["settings"].get("folders", [])
+    classes = fields["settings"].get("classes", [])
+    if type(folders) is not list or not all(type(folder) is str for folder in folders):
+        raise _damaged(path, "its folders are no list of texts")
+    if type(classes) is not list or not all(map(_is_class, classes)):
+        raise _damaged(path, f"its classes need names, other than {NONE_OF_THESE!r}, and numbers")
+    names = {name for name, _ in classes} | {NONE_OF_THESE}
+    labels = fields["labels"].values()
+    if not all(type(label) is str and label in names for label in labels):
+        raise _damaged(path, "it has labels that are no classes")
+    if not all(type(thing) is str for thing in fields["things"].values()):
+        raise _damaged(path, "its things are no texts")
+
+
+def _is_class(value: object) -> bool:
+    if type(value) is not list or len(value) != 2:
+        return False
+    name, slot = value
+    is_name = type(name) is str and name.isprintable() and name.casefold() != NONE_OF_THESE
+    return is_name and name != "" and type(slot) is int
+
+
+def _damaged(path: Path, how: str) -> FileFormatError:
+    return FileFormatError(f"{path} is damaged: {how}. Restore it from a copy.")
 
 
 def write_snapshot(folder: Path, snapshot: Snapshot) -> None:

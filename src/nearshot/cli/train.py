@@ -17,7 +17,7 @@ from nearshot.data.augment import Augmentation
 from nearshot.data.datasets import SOURCES
 from nearshot.data.store import find_splits
 from nearshot.errors import InputError, look_up
-from nearshot.text import counted, print_line
+from nearshot.text import counted, print_line, print_message
 from nearshot.training import (
     PRESETS,
     Hardware,
@@ -214,6 +214,9 @@ class Train:
         if self.dry_run:
             self._print_plan(console)
             return
+        output = self.start.output
+        if self.start.resume and output is not None and not RunFolder(output).checkpoint.is_file():
+            print_message(f"There is no checkpoint in {output} to resume: the run starts anew.")
         result = train(
             self.config,
             folder=self.start.output,

@@ -16,6 +16,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from nearshot.checks import check_count, check_seed
 from nearshot.episode_shape import EpisodeShape, ImagesByClass
 from nearshot.errors import InputError
 
@@ -51,6 +52,7 @@ class Batches(ABC):
         rank: int,
         n_ranks: int,
     ) -> None:
+        check_count(n_ranks, "n_ranks")
         if batch_size % n_ranks:
             raise InputError(
                 f"batch_size must be divisible by n_ranks, not {batch_size} by {n_ranks}."
@@ -74,6 +76,7 @@ class Batches(ABC):
         self.epoch = 0
         if isinstance(seed, torch.Generator):
             seed = int(torch.randint(2**62, (), generator=seed))
+        check_seed(index(seed))
         self._generator = torch.Generator().manual_seed(index(seed))
         self._order: Tensor | None = None
         self._n_taken = 0
@@ -170,6 +173,7 @@ class ShuffledBatches(Batches):
         rank: int = 0,
         n_ranks: int = 1,
     ) -> None:
+        check_count(batch_size, "batch_size")
         n_full, n_last = divmod(n_images, batch_size)
         all_batches = n_full if drop_last or n_last == 0 else n_full + 1
         super().__init__(
@@ -216,6 +220,7 @@ class IndependentBatches(Batches):
         rank: int = 0,
         n_ranks: int = 1,
     ) -> None:
+        check_count(batch_size, "batch_size")
         super().__init__(
             n_images,
             batch_size,

@@ -27,6 +27,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from nearshot.checks import is_integer
 from nearshot.data.datasets.source import SPLITS
 from nearshot.data.images import Pixels
 from nearshot.errors import FileFormatError, InputError
@@ -296,4 +297,20 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         raise FileFormatError(
             f"{file} is damaged: it lacks {', '.join(missing)}. Prepare the dataset again."
         )
+    names = manifest["class_names"]
+    wrong = [
+        name for name in ("dataset", "split", "fingerprint") if type(manifest[name]) is not str
+    ]
+    wrong += [name for name in ("n_images", "side") if not _is_count(manifest[name])]
+    if type(names) is not list or not all(type(name) is str for name in names):
+        wrong.append("class_names")
+    if wrong:
+        raise FileFormatError(
+            f"{file} is damaged: its values of {', '.join(wrong)} are of a wrong type. Prepare the "
+            "dataset again."
+        )
     return manifest
+
+
+def _is_count(value: object) -> bool:
+    return is_integer(value) and 1 <= value < 1 << 40  # type: ignore[operator]

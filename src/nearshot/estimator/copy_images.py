@@ -13,7 +13,7 @@ from itertools import count
 from pathlib import Path, PurePath
 
 from nearshot.errors import NearshotError
-from nearshot.io import folder_lock, read_file, write_new_file
+from nearshot.io import read_file, waiting_for_folder, write_new_file
 from nearshot.text import counted, format_list
 
 MAX_NAME_LENGTH = 100  # in letters
@@ -127,7 +127,7 @@ def write_new(
     Return whether the file is new, and its path. A new file gets the times of the file `times_of`.
     """
     wanted = PurePath(safe_name(name))
-    with folder_lock(folder):  # otherwise two processes could copy one photo twice
+    with waiting_for_folder(folder):  # otherwise two processes could copy one photo twice
         for number in count(1):
             path = folder / f"{_numbered(wanted.stem, number)}{wanted.suffix}"
             is_taken = os.path.lexists(path)

@@ -29,6 +29,7 @@ from nearshot.io import read_tensors, write_tensors
 
 FORMAT = "nearshot-episodes"
 VERSION = "1"
+MOST_DIGITS = 20  # of a seed of 64 bits
 
 
 class Episodes:
@@ -44,7 +45,7 @@ class Episodes:
 
     def __init__(self, images: Tensor, n_query: int, seed: int | None = None) -> None:
         is_index = images.ndim == 3 and not images.is_floating_point()
-        if not is_index or len(images) == 0 or int(images.min()) < 0:
+        if not is_index or images.numel() == 0 or int(images.min()) < 0:
             came = f"{images.dtype} {tuple(images.shape)}"
             raise InputError(
                 "images must be indices from 0 on, of shape (episode, way, query + shot) "
@@ -226,9 +227,16 @@ def read_episodes(path: str | Path, *, labels: Tensor, fingerprint: str) -> Epis
             f"{fingerprint!r}."
         )
     query = tensors["query"]
-    images = torch.cat([query, tensors["support"]], dim=2)
+    support = tensors["support"]
+    if query.ndim != 3 or support.ndim != 3 or query.shape[:2] != support.shape[:2]:
+        raise FileFormatError(
+            f"{path} is damaged: support and query must be of shape (episode, way, image) (got "
+            f"{tuple(support.shape)} and {tuple(query.shape)})."
+        )
+    images = torch.cat([query, support], dim=2)
     seed = metadata.get("seed", "")  # other code may write none
-    episodes = Episodes(images, query.shape[2], int(seed) if seed.isdecimal() else None)
+    has_seed = seed.isdecimal() and len(seed) <= MOST_DIGITS
+    episodes = Episodes(images, query.shape[2], int(seed) if has_seed else None)
     check_classes(episodes, labels)
     return episodes
 

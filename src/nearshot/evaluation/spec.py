@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
-from nearshot.checks import check_count, is_integer, to_python
+from nearshot.checks import check_count, check_seed, is_integer, to_python
 from nearshot.episode_shape import EpisodeShape
 from nearshot.errors import InputError
 from nearshot.evaluation.classifiers import ClassifierOrName, check_classifier_name, classifier_name
@@ -68,8 +68,7 @@ class EvaluationSpec:
             raise InputError(
                 f"n_episodes must be an integer from 1 to 2³¹ − 1 (got {self.n_episodes!r})."
             )
-        if not is_integer(self.seed) or not 0 <= self.seed < 2**64:
-            raise InputError(f"seed must be an integer from 0 to 2⁶⁴ − 1 (got {self.seed!r}).")
+        check_seed(self.seed)
         check_count(self.least_images, "least_images")
         check_count(self.n_views, "n_views")
         if self.max_images is not None:

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from nearshot.data.samplers import Batches
-from nearshot.errors import FileFormatError, InputError
+from nearshot.errors import FileFormatError, InputError, NearshotError
 from nearshot.io import atomic_write
 from nearshot.training.config import TrainConfig, differences
 from nearshot.training.methods import PairsInBatch
@@ -20,6 +20,19 @@ from nearshot.training.step import Step
 
 FORMAT = "nearshot-checkpoint"
 VERSION = 2
+# What every checkpoint has, with its type.
+PARTS: dict[str, type] = {
+    "config": dict,
+    "fingerprints": dict,
+    "learner": dict,
+    "loss_modules": dict,
+    "optimiser": dict,
+    "sampler": dict,
+    "progress": dict,
+    "device": str,
+    "generator": Tensor,
+    "random": Tensor,
+}
 
 
 def _no_loss() -> Tensor:
@@ -99,6 +112,18 @@ def load_state(checkpoint: dict[str, Any], step: Step, sampler: Batches, state: 
     It does not on another kind of device than before, where random numbers come from a new
     generator.
     """
+    try:
+        return _load_state(checkpoint, step, sampler, state)
+    except NearshotError:
+        raise
+    except (LookupError, TypeError, ValueError, AttributeError, RuntimeError) as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise FileFormatError(
+            f"The checkpoint does not fit this run: {reason} Overwrite the run."
+        ) from error
+
+
+def _load_state(checkpoint: dict[str, Any], step: Step, sampler: Batches, state: RunState) -> bool:
     device = step.generator.device
     step.learner.load_state_dict(checkpoint["learner"])
     step.loss_modules.load_state_dict(checkpoint["loss_modules"])
@@ -152,10 +177,13 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
         raise FileFormatError(problem) from error
     if damaged is not None or not isinstance(state, dict) or state.get("format") != FORMAT:
         raise FileFormatError(problem)
-    if state["version"] != VERSION:
+    if state.get("version") != VERSION:
         raise FileFormatError(
-            f"{path} has format {state['version']}; this version of nearshot reads {VERSION}."
+            f"{path} has format {state.get('version')!r}; this version of nearshot reads {VERSION}."
         )
+    wrong = [name for name, kind in PARTS.items() if not isinstance(state.get(name), kind)]
+    if wrong:
+        raise FileFormatError(f"{path} lacks {', '.join(wrong)}: it is damaged. Overwrite the run.")
     return state
 
 

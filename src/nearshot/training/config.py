@@ -16,6 +16,7 @@ from typing import Annotated, Any, Literal, Self, get_args
 
 import tyro
 
+from nearshot.checks import check_seed
 from nearshot.data.augment import Augmentation
 from nearshot.devices import Precision
 from nearshot.distances import DistanceName
@@ -199,7 +200,7 @@ class TrainConfig:
         """Refuse values of a wrong type or out of range."""
         check_integer("freeze", self.freeze, at_least=0)
         check_integer("epochs", self.epochs, at_least=1)
-        check_integer("seed", self.seed, at_least=0)
+        check_seed(self.seed)
         check_integer("batch_size", self.batch_size, at_least=1)
         check_integer("images_per_class", self.images_per_class, at_least=1)
         check_integer("least_images", self.least_images, at_least=1)
