@@ -28,7 +28,7 @@ from nearshot.app.page_state import page_state
 from nearshot.app.project import Project
 from nearshot.app.session import Session
 from nearshot.errors import InputError
-from nearshot.estimator import Embedder
+from nearshot.estimator import AccuracyEstimate, Embedder
 
 pytestmark = [
     ALONE,
@@ -556,6 +556,10 @@ def test_answers_above_a_probability_are_accepted_and_confirmed_one_by_one(
     assert "to be wrong" in many
     page.ask("document.getElementById('accept-all').click()")
     wait_until(lambda: len(session.project.accepted) == 9)
+    wait_until_idle(session)
+    estimate = session.model.estimate
+    assert isinstance(estimate, AccuracyEstimate)
+    assert estimate.n == 9  # of those that a person labelled
     click(page, "Accepted", "nav")
     page.wait_for("document.querySelectorAll('.tile').length == 9")
     page.ask("document.querySelector('.tile').click()")

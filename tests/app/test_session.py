@@ -95,7 +95,26 @@ def test_photos_that_the_user_says_show_the_same_thing_count_once(session: Sessi
     assert session.model.estimate == before
 
 
-def test_photos_of_none_of_the_classes_are_left_out(session: Session) -> None:
+def test_accepted_answers_train_but_are_not_tested(session: Session) -> None:
+    label_all(session, 0, 1, 2)
+    before = session.model
+    answers = {photo: guess.label for photo, guess in before.guesses.items()}
+    session.change(lambda project: project.accept(answers))
+    wait_until_idle(session)
+    model = session.model
+    assert len(model.support) == 18
+    assert isinstance(model.estimate, AccuracyEstimate)
+    assert model.estimate.n == 9
+    assert model.confusion.sum() == 9
+    assert set(model.held_out) == set(before.held_out)
+    assert session.classifier().estimate_accuracy() == model.estimate
+    session.change(lambda project: project.confirm(list(answers)))
+    wait_until_idle(session)
+    assert isinstance(session.model.estimate, AccuracyEstimate)
+    assert session.model.estimate.n == 18
+
+
+def test_photos_of_none_of_the_classes_are_strays(session: Session) -> None:
     label_all(session, 0, 1, 2)
     guesses = dict(session.model.guesses)
     stray = next(photo.id for photo in session.project.present if photo.name == "cat5.png")

@@ -62,6 +62,34 @@ def test_distance_between_classes_against_a_loop(sizes: list[int], seed: int) ->
     assert support.between == pytest.approx(np.mean(squares))
 
 
+def test_labels_that_are_not_by_hand_train_but_are_not_tested() -> None:
+    """Temperature, threshold and estimate are those of the other held-out rows."""
+    drawn = clouds(0, n_shot=6)
+    by_hand = np.arange(len(drawn.labels)) % 3 > 0
+    model = FewShotClassifier(reject_rate=0.1)
+    model.fit(drawn.support, drawn.labels, by_hand=by_hand)
+    everything = FewShotClassifier(reject_rate=0.1).fit(drawn.support, drawn.labels)
+    held_out = model.fitted_state().held_out
+    expected = everything.fitted_state().held_out
+    rows = by_hand[expected.images.numpy()]
+    np.testing.assert_array_equal(held_out.images, expected.images[rows])
+    np.testing.assert_array_equal(held_out.scores, expected.scores[rows])
+    assert model.estimate_accuracy().n == by_hand.sum()
+    assert model.temperature_ != everything.temperature_
+    # All of them train: the answers for images that are not rejected are the same.
+    distances, _ = model.kneighbors(drawn.query)
+    np.testing.assert_array_equal(distances, everything.kneighbors(drawn.query)[0])
+    best = model.predict_proba(drawn.query).argmax(1)
+    np.testing.assert_array_equal(best, everything.predict_proba(drawn.query).argmax(1))
+    first = FewShotClassifier(reject_rate=0.1)
+    first.fit(drawn.support[:10], drawn.labels[:10], by_hand=by_hand[:10])
+    first.partial_fit(drawn.support[10:], drawn.labels[10:], by_hand=by_hand[10:])
+    assert first.temperature_ == model.temperature_
+    assert first.threshold_ == model.threshold_
+    with pytest.raises(InputError, match="by_hand"):
+        model.fit(drawn.support, drawn.labels, by_hand=by_hand[1:])
+
+
 def test_equal_images_have_no_distance_between_classes() -> None:
     assert Support(torch.ones(4, 2), torch.tensor([0, 0, 1, 1]), 2).between is None
 

@@ -1,6 +1,6 @@
 """What the page shows of a classifier of the labelled photos."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -79,11 +79,13 @@ def fit_model(
     look_alike_cosine: float | None = None,
     reject_rate: float,
     things: Mapping[str, str] | None = None,
+    accepted: Collection[str] = (),
 ) -> Model:
     """Fit a classifier to the labelled photos, and classify the others.
 
     `features` (dim,) and `labels` are by the identifiers of photos, and so are `things`: those with
-    equal names show the same thing. Photos labelled "none of these" are strays. `centre`,
+    equal names show the same thing. The labels of `accepted` photos are answers that nobody looked
+    at: they train, and are not tested. Photos labelled "none of these" are strays. `centre`,
     `feature_sets` and `look_alike_cosine` are those of the embedder.
     """
     if things is None:
@@ -121,6 +123,7 @@ def fit_model(
         support_labels,
         groups=groups.numbers.tolist(),
         none_of_these=strays,
+        by_hand=[photo not in accepted for photo in support],
     )
     notes = [f"{upper_first(note)}." for note in groups.notes(classifier.classes_.tolist())]
     if are_chained:

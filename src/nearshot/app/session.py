@@ -3,7 +3,7 @@
 import threading
 import time
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -46,12 +46,14 @@ class _Step:
         is_fit: whether it fits.
         labels: the labels of the present photos by identifier; None of unlabelled ones.
         things: what present photos show, by identifier, as far as the user recorded it.
+        accepted: the present photos whose labels are answers that nobody looked at one by one.
         batch: the next photos to embed.
     """
 
     is_fit: bool
     labels: Mapping[str, str | None]
     things: Mapping[str, str]
+    accepted: Collection[str]
     batch: Sequence[Photo]
 
 
@@ -117,6 +119,7 @@ class Session:
         paths = []
         labels = []
         things = []
+        by_hand = []
         strays = []
         with self.lock:
             for photo in self.project.present:
@@ -128,6 +131,7 @@ class Session:
                     paths.append(str(photo.path))
                     labels.append(label)
                     things.append(self.project.things.get(photo.key))
+                    by_hand.append(photo.key not in self.project.accepted)
         if len(paths) < 2:
             raise InputError("Label at least 2 photos first.")
         cache = self.embedder.cache
@@ -138,7 +142,7 @@ class Session:
             device=self.embedder.device,
             cache_dir=None if cache is None else cache.folder.parent,
         )
-        return classifier.fit(paths, labels, groups=things, none_of_these=strays)
+        return classifier.fit(paths, labels, groups=things, none_of_these=strays, by_hand=by_hand)
 
     def explain(self, photo: Photo) -> PhotoExplanation:
         """Return what the answer for a photo is based on.
@@ -205,6 +209,7 @@ class Session:
                 is_fit=self._needs_fit,
                 labels={photo.id: self.project.label_of(photo) for photo in present},
                 things={photo.id: things[photo.key] for photo in present if photo.key in things},
+                accepted={photo.id for photo in present if photo.key in self.project.accepted},
                 batch=self._waiting_photos()[:BATCH_SIZE],
             )
             self._needs_fit = False
@@ -221,6 +226,7 @@ class Session:
             look_alike_cosine=self.embedder.look_alike_cosine,
             reject_rate=self.reject_rate,
             things=step.things,
+            accepted=step.accepted,
         )
 
     def _embed(self, photos: Sequence[Photo]) -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -48,7 +49,7 @@ class Bundle:
 
     Attributes:
         settings, classes, features, codes, names, given_groups, feature_names, centre,
-            feature_sets, strays, stray_names, temperatures, mixture, threshold: as in
+            feature_sets, strays, stray_names, temperatures, mixture, threshold, by_hand: as in
             `FittedState`.
         n_views: how many views of an image are embedded.
         backbone: the network, if it is in the file.
@@ -69,6 +70,7 @@ class Bundle:
     temperatures: Temperatures
     mixture: Mixture | None
     threshold: float
+    by_hand: npt.NDArray[np.bool_] | None
     n_views: int
     backbone: Backbone | None
     needs_backbone: bool
@@ -108,6 +110,7 @@ def write_bundle(
         "classes_type": classes.dtype.str,
         "names": names[: len(state.names)],
         "groups": state.given_groups,
+        "by_hand": None if state.by_hand is None else state.by_hand.tolist(),
         "feature_sets": None if state.feature_sets is None else state.feature_sets.as_dict(),
         "stray_names": names[len(state.names) :],
         "temperatures": _describe_temperatures(state.temperatures),
@@ -257,6 +260,7 @@ def read_bundle(path: str | Path) -> Bundle:
             temperatures=_read_temperatures(description["temperatures"]),
             mixture=_read_mixture(description["mixture"], feature_sets),
             threshold=_read_threshold(description["threshold"]),
+            by_hand=_read_flags(description.get("by_hand"), len(description["names"])),
             n_views=_read_n_views(parameters),
             backbone=None,
             needs_backbone=bool(description["needs_backbone"]),
@@ -320,6 +324,14 @@ def _read_groups(names: list[Any]) -> list[str | None]:
     if not all(name is None or isinstance(name, str) for name in names):
         raise ValueError(names)
     return list(names)
+
+
+def _read_flags(flags: Any, n_images: int) -> npt.NDArray[np.bool_] | None:
+    if flags is None:
+        return None
+    if len(flags) != n_images or not all(type(flag) is bool for flag in flags):
+        raise ValueError(flags)
+    return np.array(flags, dtype=bool)
 
 
 def _read_settings(parameters: dict[str, Any], centre: Array | None) -> ClassifierSettings:

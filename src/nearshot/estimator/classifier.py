@@ -143,6 +143,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         y: Any,
         groups: Any = None,
         none_of_these: Any = None,
+        by_hand: Any = None,
     ) -> Self:
         """Learn classes from labelled images, and forget the previous ones.
 
@@ -156,8 +157,11 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 Images of a class that look alike to a backbone for photographs are groups already.
             none_of_these: images, or features, of none of the classes. They teach what to reject,
                 so they need a `reject_rate`. Probabilities do not depend on them.
+            by_hand: whether a person gave each label; by default all. Other labels, such as answers
+                that were accepted unseen, train, but they are not tested where images are held out:
+                the easy answers of a classifier would flatter its own accuracy.
         """
-        return self._learn(X, y, groups, none_of_these, previous=None)
+        return self._learn(X, y, groups, none_of_these, by_hand, previous=None)
 
     def partial_fit(
         self,
@@ -166,14 +170,15 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         classes: Any = None,
         groups: Any = None,
         none_of_these: Any = None,
+        by_hand: Any = None,
     ) -> Self:
         """Add labelled images of known or new classes.
 
-        `groups` and `none_of_these` are as in `fit`; equal names of groups in several calls are one
-        group. `classes`, which scikit-learn passes, is ignored.
+        `groups`, `none_of_these` and `by_hand` are as in `fit`; equal names of groups in several
+        calls are one group. `classes`, which scikit-learn passes, is ignored.
         """
         previous = self._fitted_state if self.__sklearn_is_fitted__() else None
-        return self._learn(X, y, groups, none_of_these, previous=previous)
+        return self._learn(X, y, groups, none_of_these, by_hand, previous=previous)
 
     def forget(self, label: Any) -> Self:
         """Forget a class and all its images, or the strays if `label` is the `reject_label`."""
@@ -202,6 +207,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             state.feature_sets,
             state.strays[:0] if forgets_strays else state.strays,
             [] if forgets_strays else state.stray_names,
+            None if state.by_hand is None else state.by_hand[kept],
         )
         return self._set_state(smaller)
 
@@ -372,6 +378,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             temperatures=bundle.temperatures,
             mixture=bundle.mixture,
             threshold=bundle.threshold,
+            by_hand=bundle.by_hand,
         )
         try:
             state.check()
@@ -423,6 +430,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         y: Any,
         groups: Any,
         none_of_these: Any,
+        by_hand: Any,
         *,
         previous: FittedState | None,
     ) -> Self:
@@ -448,12 +456,14 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         n_previous = 0 if previous is None else len(previous.names)
         names = [image_name(image, n_previous + number) for number, image in enumerate(images)]
         given_groups = _group_names(groups, len(images))
+        are_by_hand = _flags(by_hand, len(images))
         if previous is not None:
             _check_label_types(previous.labels, labels)
             features = np.concatenate([previous.features, features])
             labels = np.concatenate([previous.labels, labels])
             names = previous.names + names
             given_groups = previous.given_groups + given_groups
+            are_by_hand = np.concatenate([_flags(previous.by_hand, n_previous), are_by_hand])
             images = previous.names + images
         strays, stray_names = self._learn_strays(none_of_these, embedder, features, previous)
         feature_sets = self.feature_sets if embedder is None else embedder.feature_sets
@@ -468,6 +478,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             feature_sets,
             strays,
             stray_names,
+            None if are_by_hand.all() else are_by_hand,
         )
         if embedder is not None:
             warn_about_repeated_images(state, images)
@@ -553,6 +564,19 @@ def _group_names(groups: Any, n_images: int) -> list[str | None]:
         is_nan = value != value  # as in tables
         names.append(None if value is None or is_nan else str(value))
     return names
+
+
+def _flags(by_hand: Any, n_images: int) -> npt.NDArray[np.bool_]:
+    """Return whether each image's label is by hand."""
+    if by_hand is None:
+        return np.ones(n_images, dtype=bool)
+    flags = np.asarray(by_hand)
+    if flags.shape != (n_images,) or flags.dtype != bool:
+        raise InputError(
+            f"by_hand must be True or False for each of {n_images} images "
+            f"(got {flags.dtype} {flags.shape})."
+        )
+    return flags
 
 
 def _check_label_types(previous: Array, labels: Array) -> None:

@@ -64,6 +64,19 @@ class HeldOutScores:
     n_known: Tensor
     votes: Tensor
 
+    def only(self, is_kept: Tensor, groups: Groups) -> "HeldOutScores":
+        """Return the scores of some images, given by a mask (image,) of the support set."""
+        rows = is_kept[self.images]
+        images = self.images[rows]
+        return HeldOutScores(
+            scores=self.scores[rows],
+            codes=self.codes[rows],
+            images=images,
+            rounds=self.rounds[rows],
+            n_known=self.n_known[rows],
+            votes=groups.votes(images),
+        )
+
 
 def leave_one_out_rounds(groups: Groups, max_tested: int = MAX_TESTED) -> Iterator[Round]:
     """Yield rounds that hold out one group of every class, or one of its twenty parts.

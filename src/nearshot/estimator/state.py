@@ -68,6 +68,7 @@ CHAINED = (
 NUMBER_KINDS = "biuf"  # kinds of NumPy types
 # The cached properties that depend on neither the mixture nor the threshold.
 COMPUTED_OF_IMAGES = (
+    "_all_held_out",
     "_found_groups",
     "_prepared",
     "_set_space",
@@ -164,6 +165,8 @@ class FittedState:
         mixture: the weights of the candidates; None if ridge regression on the plain features, or
             another classifier, answers alone.
         threshold: the novelty above which an image is rejected.
+        by_hand: (image,) whether a person gave each label; None if so for all. Other labels train,
+            but are not tested where images are held out.
     """
 
     settings: ClassifierSettings
@@ -181,6 +184,7 @@ class FittedState:
     temperatures: Temperatures = Temperatures.single(1.0)  # noqa: RUF009 (it is immutable)
     mixture: Mixture | None = None
     threshold: float = math.inf
+    by_hand: npt.NDArray[np.bool_] | None = None
 
     def check(self) -> None:
         """Raise an error if the parts do not belong together, or hold what no fit gives.
@@ -244,10 +248,25 @@ class FittedState:
 
     @cached_property
     def held_out(self) -> HeldOutScores:
-        """The plain scores that support images get while they are held out."""
+        """The plain scores that support images with labels by hand get while they are held out."""
+        return self._only_by_hand(self._all_held_out)
+
+    @cached_property
+    def _all_held_out(self) -> HeldOutScores:
         return held_out_scores(
             self.support, self.settings.classifier, self.settings.n_neighbors, self.groups
         )
+
+    def _only_by_hand(self, held_out: HeldOutScores) -> HeldOutScores:
+        if self.by_hand is None:
+            return held_out
+        return held_out.only(torch.from_numpy(self.by_hand), self.groups)
+
+    def of_hand(self, images: Tensor) -> Tensor:
+        """Return those of some support images, given by indices, whose labels are by hand."""
+        if self.by_hand is None:
+            return images
+        return images[torch.from_numpy(self.by_hand)[images]]
 
     @cached_property
     def held_out_answers(self) -> HeldOutScores:
@@ -269,7 +288,9 @@ class FittedState:
         if self._set_space is None or not self.is_stacked:
             return None
         prepared = self._set_space.prepare(self._prepared)
-        return hold_out(self.held_out, self._set_space, prepared, self.support.codes, self.groups)
+        codes = self.support.codes
+        held_out = hold_out(self._all_held_out, self._set_space, prepared, codes, self.groups)
+        return HeldOutMixture(tuple(self._only_by_hand(scores) for scores in held_out.scores))
 
     @cached_property
     def is_stacked(self) -> bool:
@@ -450,6 +471,7 @@ def fit_state(
     feature_sets: FeatureSets | None,
     strays: Array,
     stray_names: list[str],
+    by_hand: npt.NDArray[np.bool_] | None = None,
 ) -> FittedState:
     """Return the state for labelled images, given by features (image, dim), labels and names."""
     classes, codes = np.unique(labels, return_inverse=True)
@@ -468,6 +490,7 @@ def fit_state(
         feature_sets=feature_sets,
         strays=strays,
         stray_names=stray_names,
+        by_hand=by_hand,
     )
     if uncalibrated.are_chained:
         warnings.warn(CHAINED, stacklevel=4)  # the caller of fit or partial_fit
@@ -544,7 +567,7 @@ def _find_threshold(state: FittedState) -> float:
     ):
         novelty, votes = held_out_own_novelties(state)
         return choose_threshold(novelty, float(rate), votes=votes, typical=TYPICAL_BY_SCORE)
-    images = held_out_images(support, state.groups)
+    images = state.of_hand(held_out_images(support, state.groups))
     return choose_threshold(
         held_out_novelties(support, images, state.groups),
         float(rate),
@@ -558,7 +581,7 @@ def held_out_own_novelties(state: FittedState) -> tuple[Tensor, Tensor]:
     if state.stray_ridge is not None:
         images, margins = state.stray_ridge.held_out_margins(state.groups)
         # If there is no distance between classes, two images of a class have to remain.
-        has_distance = torch.isin(images, held_out_images(support, state.groups))
+        has_distance = torch.isin(images, state.of_hand(held_out_images(support, state.groups)))
         images = images[has_distance]
         by_distance = held_out_novelties(support, images, state.groups)
         novelty = weigh_by_margin(by_distance, margins[has_distance])
