@@ -109,6 +109,7 @@ def test_the_estimators_tables_come_from_their_numbers(
         ("photos_report", "summary", "photos", "photos-summary.md"),
         ("photos_report", "short_summary", "photos", "photos-readme.md"),
         ("signs", "markdown", "signs", "signs.md"),
+        ("transductive", "markdown", "transductive", "transductive.md"),
     ],
 )
 def test_the_tables_of_photos_come_from_their_numbers(

@@ -4,13 +4,14 @@ import json
 from dataclasses import asdict, dataclass, replace
 from itertools import combinations
 from pathlib import Path
+from string import ascii_uppercase
 from typing import Annotated, Any
 
 import tyro
 from rich.console import Console
-from rich.table import Table
 
 from nearshot.cli._options import option
+from nearshot.cli._tables import aligned
 from nearshot.cli.evaluate import Evaluate, SpecOptions
 from nearshot.devices import Precision
 from nearshot.errors import InputError
@@ -18,6 +19,7 @@ from nearshot.evaluation import Accuracy, welch
 from nearshot.evaluation.classifiers import classifier_name
 from nearshot.evaluation.statistics import Comparison, Difference, compare_seeds
 from nearshot.runs import Evaluation
+from nearshot.text import counted
 from nearshot.training.run_folder import RunFolder
 
 PAIRED = (
@@ -109,7 +111,8 @@ class Compare:
         if self.json:
             console.print(json.dumps([asdict(row) for row in rows], indent=2))
             return
-        console.print(_table(rows, sides))
+        for line in _lines(rows, sides):
+            console.print(line)
 
     def _sides(self) -> list[_Side]:
         """Measure all, and put runs that differ in their seed alone together."""
@@ -123,7 +126,7 @@ class Compare:
         for networks in groups.values():
             name = networks[0]
             if len(networks) > 1:
-                name = f"{networks[0]} + {len(networks) - 1}"
+                name = f"{networks[0]} and {len(networks) - 1} more"
             seeds = tuple(tuple(self._evaluate(network)) for network in networks)
             sides.append(_Side(name, seeds))
         return sides
@@ -165,36 +168,39 @@ def _row(first: _Side, second: _Side, number: int) -> _Row:
     )
 
 
-def _table(rows: list[_Row], sides: list[_Side]) -> Table:
-    """Return a row for each difference."""
+def _lines(rows: list[_Row], sides: list[_Side]) -> list[str]:
+    """Return the sides with a letter each, a line for each difference, and what the ± are."""
     evaluation = sides[0].seeds[0][0]
     spec = evaluation.spec
-    title = (
+    letters = {}
+    lines = []
+    for letter, side in zip(_letters(len(sides)), sides, strict=True):
+        letters[side.name] = letter
+        seeds = counted(len(side.seeds), "seed")
+        lines.append(f"{letter}: {side.name} ({seeds})")
+    lines.append(
         f"{evaluation.dataset}, {spec.split} split: {spec.n_way}-way, "
         f"{spec.n_episodes:,} episodes, seed {spec.seed}; points of accuracy"
     )
-    table = Table(
-        "difference",
-        "n_shot",
-        "classifier",
-        "accuracies %",
-        "over episodes",
-        "over seeds",
-        title=title,
-        caption=f"{PAIRED}\n{WELCH}",
-    )
-    n_seeds = {side.name: len(side.seeds) for side in sides}
+    cells = [("difference", "n_shot", "classifier", "over episodes", "over seeds", "accuracies %")]
     for row in rows:
         first, second = row.classifiers
-        over_seeds = "–"
-        if row.over_seeds is not None:
-            over_seeds = f"{row.over_seeds} ({n_seeds[row.first]} and {n_seeds[row.second]} seeds)"
-        table.add_row(
-            f"{row.first} − {row.second}",
-            str(row.n_shot),
-            first if first == second else f"{first}, {second}",
-            f"{row.means[0]:.2f}, {row.means[1]:.2f}",
-            f"{row.over_episodes.difference:+.2f} ± {row.over_episodes.interval95:.2f}",
-            over_seeds,
+        paired = f"{row.over_episodes.difference:+.2f} ± {row.over_episodes.interval95:.2f}"
+        cells.append(
+            (
+                f"{letters[row.first]} − {letters[row.second]}",
+                str(row.n_shot),
+                first if first == second else f"{first}, {second}",
+                paired,
+                "–" if row.over_seeds is None else str(row.over_seeds),
+                f"{row.means[0]:.2f}, {row.means[1]:.2f}",
+            )
         )
-    return table
+    return [*lines, "", *aligned(cells), "", PAIRED, WELCH]
+
+
+def _letters(number: int) -> list[str]:
+    """Return A, B, …, and numbers if there are too many."""
+    if number <= len(ascii_uppercase):
+        return list(ascii_uppercase[:number])
+    return [str(position) for position in range(1, number + 1)]

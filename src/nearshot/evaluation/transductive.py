@@ -59,6 +59,8 @@ def bd_cspn(support: Tensor, query: Tensor, *, n_pseudo: int = 8, scale: float =
     label them, and the most confident ones of each class join its support images. A prototype is
     the sum of a class's images, weighted by the softmax of their cosines with the first class mean.
 
+    The shift assumes that queries have about equally many images of each class.
+
     Args:
         support: (episode, class, shot, dim).
         query: (episode, query, dim).
