@@ -28,4 +28,4 @@ def keep_freed_memory() -> bool:
         return False
     is_unmapped = mallopt(_M_MMAP_MAX, 0) == 1
     is_kept = mallopt(_M_TRIM_THRESHOLD, _KEPT_BYTES) == 1
-    return is_unmapped and is_kept
+    return bool(is_unmapped and is_kept)
