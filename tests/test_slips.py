@@ -98,6 +98,7 @@ TRAINING = "train --preset glyphs-nca"
         ("app --port 99999", "port.* 99999"),
         ("predict --support photos photos --nearest 0", "nearest.* 0"),
         ("suggest --support photos photos --count 0", "count.* 0"),
+        ("predict --support= photos", "support.* empty"),
     ],
 )
 def test_errors_name_the_parameter_and_its_value(
@@ -145,3 +146,9 @@ def test_a_folder_that_cannot_be_written_to_is_named() -> None:
             atomic_write(file),
         ):
             pass
+
+
+def test_an_empty_argument_is_not_the_current_folder(capsys: pytest.CaptureFixture[str]) -> None:
+    for arguments in (["predict", "--support", "", "x"], ["predict", "--support", "x", ""]):
+        assert main(arguments) == 1
+        assert "must not be empty" in capsys.readouterr().err

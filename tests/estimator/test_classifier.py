@@ -435,3 +435,9 @@ def test_the_centre_is_the_mean_of_the_backbones_training_set(tmp_path: Path) ->
     np.testing.assert_array_equal(
         of_features.predict_proba(model.support_features_), model.predict_proba(images)
     )
+
+
+@pytest.mark.parametrize("labels", [[1, "a"], ["a", 1.5], ("a", True), [np.int64(1), "a"]])
+def test_labels_of_two_types_are_an_error(labels: Any) -> None:
+    with pytest.raises(InputError, match="of one type"):
+        FewShotClassifier().fit(np.eye(2), labels)

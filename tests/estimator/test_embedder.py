@@ -351,3 +351,8 @@ def test_a_cache_that_cannot_be_written_is_a_warning(
     with pytest.warns(UserWarning, match="not cached"):
         features = Embedder(backbone, cache_dir=tmp_path / "file")(folder)
     assert features.shape == (7, backbone.embedding_dim)
+
+
+def test_an_input_size_that_no_memory_holds_is_an_error() -> None:
+    with pytest.raises(InputError, match=r"input_size must be at most .*100000"):
+        Embedder(conv4(), input_size=100_000)

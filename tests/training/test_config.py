@@ -175,3 +175,9 @@ def test_runs_warm_up_by_default_and_the_papers_do_not() -> None:
         assert getattr(preset.method, "background", 1e-10) == 1e-10, name
     assert run_id(TrainConfig(epochs=120)) == run_id(TrainConfig(epochs=120, warm_up=10.0))
     assert run_id(TrainConfig(epochs=120)) != run_id(TrainConfig(epochs=120, warm_up=0.0))
+
+
+@pytest.mark.parametrize("seed", [-1, 1 << 70, 1.5, True])
+def test_a_seed_that_no_generator_takes_is_an_error(seed: Any) -> None:
+    with pytest.raises(InputError, match="seed"):
+        TrainConfig(seed=seed)

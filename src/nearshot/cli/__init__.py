@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import is_dataclass, make_dataclass, replace
 from importlib import import_module, metadata
+from itertools import pairwise
 from types import NoneType, UnionType
 from typing import Annotated, Any, Union, get_args, get_type_hints
 
@@ -24,7 +25,7 @@ from rich.console import Console
 
 from nearshot._version import __version__, state_of_code
 from nearshot.allocator import keep_freed_memory
-from nearshot.errors import NearshotError, did_you_mean
+from nearshot.errors import InputError, NearshotError, did_you_mean
 from nearshot.text import print_message
 
 # One line per command. A command's own module is imported only when it is chosen: some take seconds
@@ -64,6 +65,7 @@ def main(arguments: list[str] | None = None) -> int:
         console.print(_version())
         return 0
     try:
+        _check_none_is_empty(arguments)
         with _print_warnings(), _print_log():
             _parse(arguments).run(console)
     except NearshotError as error:
@@ -144,6 +146,18 @@ def _with_home(argument: str) -> str:
     """Return an argument with ~ as the home folder; shells do not expand it in --output=~/runs."""
     option, path = re.fullmatch(r"(--[^=]*=)?(.*)", argument, re.DOTALL).groups("")  # type: ignore[union-attr]
     return option + os.path.expanduser(path)  # noqa: PTH111 (unknown users are kept)
+
+
+def _check_none_is_empty(arguments: list[str]) -> None:
+    """Raise an error for an empty argument, which a path would take for the current folder."""
+    for before, argument in pairwise(["", *arguments]):
+        option, equals, value = argument.partition("=")
+        if argument == "":
+            option = before if before.startswith("--") else "An argument"
+        elif value or not equals or not option.startswith("--"):
+            continue
+        name = option.removeprefix("--").replace("-", "_")
+        raise InputError(f"{name} must not be empty (got ''). For this folder, give '.'.")
 
 
 def _parse(arguments: list[str]) -> Any:

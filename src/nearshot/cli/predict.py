@@ -139,11 +139,7 @@ def with_listed(images: Sequence[str]) -> list[str]:
 
 
 def check_apart(copy_to: str, support: Path) -> None:
-    """Raise an error if the folder for copies has no name, or would mix with labelled images."""
-    if not copy_to:  # as of a shell's variable that is not set
-        raise InputError(
-            "copy_to must be the name of a folder (got ''). For this folder, give '.'."
-        )
+    """Raise an error if the folder for copies would mix with labelled images."""
     copies = Path(copy_to).resolve()
     labelled = support.resolve()
     if not labelled.is_dir():

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from copy import copy
 from dataclasses import fields
+from numbers import Number
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -550,6 +551,11 @@ def _check_every_label_is_given(y: Any) -> None:
         is_nan = label != label  # as in tables
         if label is None or is_nan:
             raise InputError(f"Every image needs a label (got {label!r} for image {number}).")
+    if isinstance(y, list | tuple):  # of which NumPy would make texts
+        texts = [label for label in y if isinstance(label, str)]
+        numbers = [label for label in y if isinstance(label, Number)]
+        if texts and numbers:
+            raise InputError(f"Labels must be of one type (got {texts[0]!r} and {numbers[0]!r}).")
 
 
 def _group_names(groups: Any, n_images: int) -> list[str | None]:

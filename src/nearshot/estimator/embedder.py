@@ -32,6 +32,7 @@ from nearshot.models import Backbone, BackboneSpec
 from nearshot.models.pair import BackbonePair, load_network
 from nearshot.text import with_progress
 
+MOST_PIXELS_OF_A_SIDE = 4096
 BATCH_SIZES = {"cuda": 256, "cpu": 8}  # a CPU's caches hold the maps of a few images
 
 Item = TypeVar("Item")
@@ -101,6 +102,10 @@ class Embedder:
     ) -> None:
         if input_size is not None:
             check_count(input_size, "input_size")
+            if input_size > MOST_PIXELS_OF_A_SIDE:
+                raise InputError(
+                    f"input_size must be at most {MOST_PIXELS_OF_A_SIDE} pixels (got {input_size})."
+                )
         check_count(n_views, "n_views")
         self.device = chosen_device(device)
         self.n_views = int(n_views)
