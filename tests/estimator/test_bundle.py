@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +11,14 @@ import pytest
 import safetensors.torch
 import torch
 from PIL import Image
-from tests.helpers.clouds import Brightness, clouds, conv4
+from tests.helpers.clouds import Brightness, clouds, conv4, tinted
 from tests.helpers.layouts import encoded, picture, write_folder
 
 from nearshot import FewShotClassifier
 from nearshot.errors import FileFormatError, InputError
 from nearshot.io import read_tensors
-from nearshot.models import save_backbone
+from nearshot.models import load_backbone, save_backbone
+from nearshot.models.pair import BackbonePair
 
 
 def save_and_load(model: FewShotClassifier, path: Path) -> FewShotClassifier:
@@ -270,3 +272,22 @@ def test_files_of_other_kinds_and_versions_are_errors(file: Path, tmp_path: Path
         file.write_bytes(content)
         with pytest.raises(FileFormatError, match=message):
             FewShotClassifier.load(file)
+
+
+def test_two_networks_are_in_the_file(tmp_path: Path) -> None:
+    first = load_backbone("efficientnet-lite0", input_size=64)
+    first.spec = replace(first.spec, look_alike_cosine=None)
+    networks = BackbonePair(first, conv4())
+    photos = [tinted(seed, seed % 2) for seed in range(8)]
+    labels = ["red" if seed % 2 == 0 else "green" for seed in range(8)]
+    model = FewShotClassifier(networks, device="cpu").fit(photos, labels)
+    model.save(tmp_path / "pair.safetensors")
+    again = FewShotClassifier.load(tmp_path / "pair.safetensors", device="cpu")
+    queries = [tinted(100 + seed, seed % 2) for seed in range(4)]
+    np.testing.assert_array_equal(again.predict_proba(queries), model.predict_proba(queries))
+    assert again.fitted_state().feature_sets == model.fitted_state().feature_sets
+    embedder = again.fitted_state().embedder
+    assert embedder is not None
+    assert isinstance(embedder.backbone, BackbonePair)
+    assert [network.spec.input_size for network in embedder.networks] == [64, 16]
+    again.partial_fit([tinted(50, 0)], ["red"])

@@ -3,6 +3,7 @@
 import json
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,7 +24,8 @@ from nearshot.errors import InputError, MissingExtraError
 from nearshot.estimator import Embedder, FewShotClassifier
 from nearshot.estimator.onnx import EmbedImages, Resize, export_onnx, to_onnx
 from nearshot.evaluation import CLASSIFIERS
-from nearshot.models import Backbone, build_backbone
+from nearshot.models import Backbone, build_backbone, load_backbone
+from nearshot.models.pair import BackbonePair
 
 onnx = pytest.importorskip("onnx")
 ort = pytest.importorskip("onnxruntime")
@@ -297,3 +299,16 @@ def test_the_graph_of_a_network_gives_all_feature_sets() -> None:
     assert features.shape == expected.shape
     np.testing.assert_allclose(features, expected, rtol=2e-3, atol=1e-4)
     assert (features == expected).mean() > 0.9
+
+
+@pytest.mark.parametrize("is_pair", [False, True])
+def test_a_mixture_answers_raw_images(is_pair: bool, backbone: Backbone, tmp_path: Path) -> None:
+    network: Any = load_backbone("efficientnet-lite0", input_size=64)
+    network.spec = replace(network.spec, look_alike_cosine=None)
+    if is_pair:
+        network = BackbonePair(network, backbone)
+    images, labels = labelled()
+    model = FewShotClassifier(network, device="cpu", reject_rate=0.2).fit(images, labels)
+    assert model.fitted_state().mixture is not None
+    queries = np.stack([*images, *(picture(1000 + seed, SIDE, SIDE) for seed in range(12))])
+    _check_same(model, exported(model, tmp_path), "images", queries)

@@ -107,5 +107,6 @@ class App:
             device=self.device,
             cache_dir=data_folder() / "embeddings",
             input_size=self.input_size,
+            all_sets=True,
         )
         return Session(project, embedder, self.reject_rate)

@@ -1,8 +1,9 @@
 """Save a classifier to one safetensors file, and load it. The file holds no code.
 
 Its tensors are `support_features`, `support_labels`, `strays`, `centre` (if a mean is subtracted),
-and the backbone's, as in a weights file (`nearshot.models.weights`). Its metadata are `format`
-("nearshot-classifier"), `version` ("3") and `classifier`, a JSON object with everything else.
+and the backbone's, as in a weights file (`nearshot.models.weights`); those of a second backbone
+begin with "second/". Its metadata are `format` ("nearshot-classifier"), `version` ("3") and
+`classifier`, a JSON object with everything else.
 """
 
 import json
@@ -26,6 +27,7 @@ from nearshot.estimator.stacking import Mixture
 from nearshot.estimator.state import Array, ClassifierSettings, FittedState, check_features
 from nearshot.io import read_tensors, write_tensors
 from nearshot.models import Backbone
+from nearshot.models.pair import BackbonePair
 from nearshot.models.weights import backbone_content, backbone_of_content
 
 FORMAT = "nearshot-classifier"
@@ -36,6 +38,7 @@ OWN_TENSORS = (
     "strays",
     "centre",
 )  # the others are the backbone's
+SECOND = "second/"  # before the names of the second backbone's tensors
 CENTRE_IS_A_TENSOR = "array"  # in the place of the parameter `centre`
 LABEL_KINDS = "biufU"  # NumPy's kinds: booleans, numbers, strings
 MAX_VIEWS = 1000  # of an image; each takes as long as the first
@@ -72,7 +75,7 @@ class Bundle:
     threshold: float
     by_hand: npt.NDArray[np.bool_] | None
     n_views: int
-    backbone: Backbone | None
+    backbone: Backbone | BackbonePair | None
     needs_backbone: bool
 
 
@@ -100,10 +103,17 @@ def write_bundle(
     if state.centre is not None:
         tensors["centre"] = _to_tensor(state.centre)
     names = relative_names([*state.names, *state.stray_names], image_folder)
+    is_saved = isinstance(backbone, Backbone | BackbonePair)
     backbone_description = None
+    second_description = None
     if isinstance(backbone, Backbone):
         weights, backbone_description = backbone_content(backbone)
         tensors |= weights
+    elif isinstance(backbone, BackbonePair):
+        weights, backbone_description = backbone_content(backbone.first)
+        tensors |= weights
+        weights, second_description = backbone_content(backbone.second)
+        tensors |= {f"{SECOND}{name}": tensor for name, tensor in weights.items()}
     description = {
         "parameters": _parameters(state),
         "classes": classes.tolist(),
@@ -117,8 +127,9 @@ def write_bundle(
         "mixture": None if state.mixture is None else _describe_mixture(state.mixture),
         "threshold": state.threshold if math.isfinite(state.threshold) else None,
         "feature_names": None if state.feature_names is None else state.feature_names.tolist(),
-        "needs_backbone": backbone is not None and not isinstance(backbone, Backbone),
+        "needs_backbone": backbone is not None and not is_saved,
         "backbone": backbone_description,
+        "second_backbone": second_description,
     }
     metadata = {
         "format": FORMAT,
@@ -239,6 +250,7 @@ def read_bundle(path: str | Path) -> Bundle:
         description = json.loads(metadata["classifier"])
         parameters = description["parameters"]
         backbone_description = description["backbone"]
+        second_description = description.get("second_backbone")
         feature_names = description["feature_names"]
         centre = own_tensors.get("centre")
         feature_sets = None
@@ -273,7 +285,16 @@ def read_bundle(path: str | Path) -> Bundle:
         raise FileFormatError(f"{path} is damaged: its description is nested too deep.") from None
     if backbone_description is None:
         return bundle
-    return replace(bundle, backbone=backbone_of_content(weights, backbone_description, path))
+    first = backbone_of_content(weights, backbone_description, path)
+    if second_description is None:
+        return replace(bundle, backbone=first)
+    second_weights = {
+        name.removeprefix(SECOND): tensor
+        for name, tensor in weights.items()
+        if name.startswith(SECOND)
+    }
+    second = backbone_of_content(second_weights, second_description, path)
+    return replace(bundle, backbone=BackbonePair(first, second))
 
 
 def _read_threshold(value: Any) -> float:

@@ -361,7 +361,9 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 cache_dir=cache_dir,
                 copy=bundle.backbone is None,
                 n_views=bundle.n_views,
+                all_sets=_has_candidates(bundle.feature_sets),
             )
+            _check_sets(embedder, bundle.feature_sets, path)
             embedder.dim = bundle.features.shape[1]  # features of another dimension are refused
         state = FittedState(
             settings=settings,
@@ -538,10 +540,25 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             cache_dir=self.cache_dir,
             input_size=self.input_size,
             n_views=self.n_views,
+            all_sets=self.classifier == AUTO and bool(self.normalise),
         )
 
     def _embed(self, embedder: Embedder, images: Any) -> Array:
         return embedder(images, progress=None if self.verbose else False)
+
+
+def _has_candidates(feature_sets: FeatureSets | None) -> bool:
+    """Return whether there is more to weigh than the plain features."""
+    return feature_sets is not None and len(feature_sets.candidates) > 1
+
+
+def _check_sets(embedder: Embedder, saved: FeatureSets | None, path: str | Path) -> None:
+    """Raise an error if a network does not return the feature sets that a file was saved with."""
+    offered = () if embedder.feature_sets is None else embedder.feature_sets.sets
+    if offered != (() if saved is None else saved.sets):
+        raise FileFormatError(
+            f"{path} was saved by a version of nearshot with other feature sets. Export it again."
+        )
 
 
 def _check_every_label_is_given(y: Any) -> None:
