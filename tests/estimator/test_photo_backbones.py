@@ -112,8 +112,8 @@ def hard_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     images = {}
     for seed in range(3):
         pixels = picture(seed, 60) // 2
-        images[f"a/{seed}.png"] = encoded(pixels)
-        images[f"b/{seed}.png"] = encoded(pixels + 1)
+        images[f"a/{seed}.png"] = encoded(pixels + picture(10 + seed, 60) % 2)
+        images[f"b/{seed}.png"] = encoded(pixels + picture(20 + seed, 60) % 2)
     write_folder(tmp_path / "same", images)
     write_folder(tmp_path / "new", class_folders("a", 1))
     save_backbone(build_backbone("conv4-32", input_size=16), tmp_path / "conv4.safetensors")
