@@ -29,9 +29,17 @@ from nearshot.estimator.embedding_network import EmbeddingNetwork, round_to_half
 from nearshot.estimator.head import Head
 from nearshot.estimator.novelty import weigh_by_margin, weigh_by_score
 from nearshot.estimator.read_images import PREPROCESSING
-from nearshot.estimator.stacking import FittedMixture, SetSpace, mix, plain_features
+from nearshot.estimator.ridge import LinearScores
+from nearshot.estimator.stacking import (
+    Mixture,
+    SetScores,
+    SetSpace,
+    combine,
+    mix,
+    plain_features,
+)
 from nearshot.estimator.state import FittedState
-from nearshot.estimator.strays import LinearScores, StrayRidge, margins_of
+from nearshot.estimator.strays import StrayRidge, margins_of
 from nearshot.evaluation.classifiers import RIDGE, first_best, similarities
 from nearshot.io import atomic_write, readable
 from nearshot.models import Backbone, BackboneSpec
@@ -296,35 +304,49 @@ class _PlainAnswers(nn.Module):
 class _MixedAnswers(nn.Module):
     """The scores and probabilities of a mixture."""
 
-    def __init__(self, fitted: FittedMixture) -> None:
+    def __init__(self, state: FittedState, mixture: Mixture, space: SetSpace) -> None:
         super().__init__()
-        self.mixture = fitted.mixture
-        self.feature_sets = fitted.space.feature_sets
-        self.means = _constants(fitted.space.means)
-        self.points = _constants([head.points for head in fitted.heads])
-        self.offsets = _constants([head.class_sizes for head in fitted.heads])
+        self.mixture = mixture
+        self.feature_sets = space.feature_sets
+        self.means = _constants(space.means)
+        self.plain = _PlainAnswers(state)
+        self.candidates = nn.ModuleDict(
+            {str(number): _SetScores(scores) for number, scores in state.candidates.items()}
+        )
+        self.common = space.common(mixture)
 
     def forward(
         self, query: Tensor, plain: Tensor, is_zero: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Return scores and probabilities, (image, class), and the class that wins, (image,)."""
-        space = self._space()
-        prepared = space.prepare(query)
-        scores = []
-        for position, number in enumerate(self.mixture.candidates):
-            rows = plain if number == 0 else space.candidate(number, prepared)
-            head = Head(RIDGE, self.points[position], self.offsets[position])
-            scores.append(torch.where(is_zero[:, None], 0.0, head.scores(rows)))
-        mean, probabilities = mix(self.mixture, scores)
-        return mean, probabilities, first_best(probabilities)
+        plain_scores, _, _ = self.plain(query, plain, is_zero)
+        candidates = {int(number): scores for number, scores in self.candidates.items()}
+        prepared = self._prepare(query)
+        scores, probabilities = mix(self.mixture, plain_scores, candidates, prepared)
+        n_classes = scores.shape[1]
+        probabilities = torch.where(is_zero[:, None], 1 / n_classes, probabilities)
+        return scores, probabilities, first_best(probabilities)
 
     def to_common(self, query: Tensor, plain: Tensor) -> Tensor:
         """Return the space in which strays are told apart, (image, dim)."""
-        space = self._space()
-        return space.common(self.mixture, space.prepare(query))
+        return combine(self.common, self._prepare(query))
 
-    def _space(self) -> SetSpace:
-        return SetSpace(self.feature_sets, tuple(self.means))
+    def _prepare(self, query: Tensor) -> tuple[Tensor, ...]:
+        return SetSpace(self.feature_sets, tuple(self.means)).prepare(query)
+
+
+class _SetScores(nn.Module):
+    """Scores that are linear in feature sets, as constants of the graph."""
+
+    def __init__(self, scores: SetScores) -> None:
+        super().__init__()
+        self.positions = scores.positions
+        self.weights = _constants(scores.weights)
+        self.offset = nn.Buffer(scores.offset)
+
+    def forward(self, prepared: Sequence[Tensor]) -> Tensor:
+        """Return the scores, (image, class)."""
+        return SetScores(self.positions, tuple(self.weights), self.offset).scores(prepared)
 
 
 class _Margins(nn.Module):
@@ -356,10 +378,10 @@ class _Decision(nn.Module):
         self.means = nn.Buffer(state.support.means)
         self.variances = nn.Buffer(state.variances)
         self.uses_score = state.head.classifier is RIDGE
-        if state.fitted_mixture is None:
+        if state.mixture is None or state.set_space is None:
             self.answers: _PlainAnswers | _MixedAnswers = _PlainAnswers(state)
         else:
-            self.answers = _MixedAnswers(state.fitted_mixture)
+            self.answers = _MixedAnswers(state, state.mixture, state.set_space)
         self.strays = None if state.stray_ridge is None else _Margins(state.stray_ridge)
         self.networks: nn.ModuleList | None = None
         if state.embedder is not None:

@@ -1,5 +1,7 @@
 """Leave-one-out of ridge regression on many images: in closed form, or from one Gram matrix."""
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 
@@ -9,6 +11,7 @@ from nearshot.evaluation.classifiers import (
     SMALLEST_PENALTY,
     RidgeProblem,
     ridge_problem,
+    solve_ridge,
 )
 
 MAX_CLASS_PRODUCTS = 1 << 26  # numbers held: 512 MiB of float64
@@ -26,6 +29,32 @@ def held_out_ridge(support: Support) -> "HeldOutRidge":
     )
     shares = problem.targets.new_full((support.n_classes,), 1 / support.n_classes)
     return HeldOutRidge(problem, shares)
+
+
+@dataclass(frozen=True, eq=False)
+class LinearScores:
+    """Scores that are linear in the features.
+
+    Attributes:
+        weights: (dim, class).
+        mean: (1, dim) the features whose scores are `shares`.
+        shares: (class,).
+    """
+
+    weights: Tensor
+    mean: Tensor
+    shares: Tensor
+
+    def scores(self, query: Tensor) -> Tensor:
+        """Return the scores, (query, class)."""
+        return (query - self.mean) @ self.weights + self.shares
+
+
+def fit_ridge(support: Support) -> LinearScores:
+    """Return the scores of the ridge regression of a support set."""
+    problem = ridge_problem(support.features[support.by_class], support.counts)
+    shares = problem.targets.new_full((support.n_classes,), 1 / support.n_classes)
+    return LinearScores(solve_ridge(problem), problem.mean, shares)
 
 
 class HeldOutRidge:

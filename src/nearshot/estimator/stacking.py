@@ -23,14 +23,13 @@ the π and w of all other rounds.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Self
 
 import torch
 from torch import Tensor
 
-from nearshot.distances import unit_length
 from nearshot.estimator.calibration import (
     TYPICAL_RIDGE,
     Temperatures,
@@ -40,14 +39,15 @@ from nearshot.estimator.calibration import (
 )
 from nearshot.estimator.feature_sets import FeatureSets
 from nearshot.estimator.groups import Groups
-from nearshot.estimator.head import Head, class_scores, fit_head
 from nearshot.estimator.leave_one_out import HeldOutScores, held_out_scores
+from nearshot.estimator.ridge import LinearScores, fit_ridge
 from nearshot.estimator.support import Support
 
 MAX_STACKED = 4000  # labelled images; with more, the plain candidate answers alone
 PRIOR_OF_PLAIN = 1.0  # in images
 EM_STEPS = 50
 NEGLIGIBLE = 1e-4  # the weight below which a candidate is left out
+LEAST_LENGTH = 1e-9
 JITTER = 1e-12  # of a kernel's mean diagonal, so that it has a root
 
 
@@ -80,9 +80,23 @@ def plain_features(feature_sets: FeatureSets, features: Tensor) -> Tensor:
     if len(positions) == 1:
         of_set: Tensor = of_sets[positions[0]].contiguous()
         return of_set
-    return torch.cat([of_sets[position] for position in positions], dim=1) / math.sqrt(
-        len(positions)
-    )
+    plain: Tensor = torch.cat([of_sets[position] for position in positions], dim=1)
+    return plain / math.sqrt(len(positions))
+
+
+def to_unit_length(rows: Tensor) -> Tensor:
+    """Return rows divided by their lengths, which are at least `LEAST_LENGTH`."""
+    lengths: Tensor = torch.linalg.vector_norm(rows, dim=1, keepdim=True)
+    return rows / lengths.clamp(min=LEAST_LENGTH)
+
+
+Combination = Sequence[tuple[int, float]]
+"""The positions of feature sets, and the factor of each."""
+
+
+def combine(combination: Combination, prepared: Sequence[Tensor]) -> Tensor:
+    """Return some of the feature sets times their factors, side by side, (image, dim)."""
+    return torch.cat([factor * prepared[position] for position, factor in combination], dim=1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,31 +120,27 @@ class SetSpace:
     def prepare(self, features: Tensor) -> tuple[Tensor, ...]:
         """Return z of each set, (image, dim of the set), for all sets at unit length."""
         return tuple(
-            unit_length(of_set - mean)
+            to_unit_length(of_set - mean)
             for of_set, mean in zip(
                 split_sets(self.feature_sets, features), self.means, strict=True
             )
         )
 
-    def candidate(self, number: int, prepared: Sequence[Tensor]) -> Tensor:
-        """Return the features of a candidate, (image, dim): their kernel is the mean kernel."""
+    def candidate(self, number: int) -> Combination:
+        """Return the combination whose kernel is the mean kernel of the candidate's sets."""
         names = self.feature_sets.candidates[number]
-        columns = [prepared[self.position(name)] for name in names]
-        return torch.cat(columns, dim=1) / math.sqrt(len(names))
+        return [(self.position(name), 1 / math.sqrt(len(names))) for name in names]
 
-    def common(self, mixture: Mixture, prepared: Sequence[Tensor]) -> Tensor:
-        """Return features, (image, dim), whose kernel is the weighted mean of the candidates'."""
-        weights = [0.0] * len(prepared)
+    def common(self, mixture: Mixture) -> Combination:
+        """Return the combination whose kernel is the weighted mean of the candidates' kernels."""
+        weights = [0.0] * len(self.means)
         for number, weight in zip(mixture.candidates, mixture.weights, strict=True):
             names = self.feature_sets.candidates[number]
             for name in names:
                 weights[self.position(name)] += weight / len(names)
-        columns = [
-            math.sqrt(weight) * features
-            for weight, features in zip(weights, prepared, strict=True)
-            if weight > 0
+        return [
+            (position, math.sqrt(weight)) for position, weight in enumerate(weights) if weight > 0
         ]
-        return torch.cat(columns, dim=1)
 
     def position(self, name: str) -> int:
         """Return the position of a set."""
@@ -166,7 +176,7 @@ def hold_out(
             kernel = torch.stack([kernels[space.position(name)] for name in names]).mean(0)
             features = _root_of(kernel)
         else:
-            features = space.candidate(number, prepared)
+            features = combine(space.candidate(number), prepared)
         support = Support(features, codes, groups.n_classes)
         scores.append(held_out_scores(support, "ridge", groups=groups))
     return HeldOutMixture(tuple(scores))
@@ -271,56 +281,53 @@ def stacking_weights(likelihoods: Tensor, votes: Tensor) -> list[float]:
 
 
 @dataclass(frozen=True, eq=False)
-class FittedMixture:
-    """A mixture with the regressions of its candidates.
+class SetScores:
+    """Scores that are linear in several feature sets.
 
     Attributes:
-        mixture: the weights.
-        space: prepares features.
-        supports: the support set in the space of each candidate.
-        heads: the fitted regressions.
+        positions: of the sets.
+        weights: of each of them, (dim of the set, class).
+        offset: (class,).
     """
 
-    mixture: Mixture
-    space: SetSpace
-    supports: tuple[Support, ...]
-    heads: tuple[Head, ...]
+    positions: tuple[int, ...]
+    weights: tuple[Tensor, ...]
+    offset: Tensor
 
-    def scores(self, plain: Tensor, features: Tensor) -> list[Tensor]:
-        """Return the scores of each candidate, (query, class).
+    @classmethod
+    def of_combination(
+        cls, combination: Combination, space: SetSpace, linear: LinearScores
+    ) -> Self:
+        """Return what equals scores that are linear in a combination of sets."""
+        dims = [len(space.means[position]) for position, _ in combination]
+        of_sets = linear.weights.split(dims)
+        scaled = [scale * weights for (_, scale), weights in zip(combination, of_sets, strict=True)]
+        return cls(
+            positions=tuple(position for position, _ in combination),
+            weights=tuple(scaled),
+            offset=linear.shares - (linear.mean @ linear.weights)[0],
+        )
 
-        `plain` are the features of the plain candidate, and `features` all sets at unit length.
-        """
-        prepared = self.space.prepare(features)
-        scores = []
-        for number, support, head in zip(
-            self.mixture.candidates, self.supports, self.heads, strict=True
-        ):
-            query = plain if number == 0 else self.space.candidate(number, prepared)
-            scores.append(class_scores(query, support, head))
+    def scores(self, prepared: Sequence[Tensor]) -> Tensor:
+        """Return the scores, (query, class), for z of each set."""
+        scores = self.offset
+        for position, weights in zip(self.positions, self.weights, strict=True):
+            scores = scores + prepared[position] @ weights
         return scores
 
 
 def fit_candidates(
-    mixture: Mixture,
-    space: SetSpace,
-    prepared: Sequence[Tensor],
-    plain: Support,
-    plain_head: Head,
-) -> FittedMixture:
-    """Fit the candidates that have a weight to the support set."""
-    supports = []
-    heads = []
+    mixture: Mixture, space: SetSpace, prepared: Sequence[Tensor], plain: Support
+) -> dict[int, SetScores]:
+    """Fit the candidates that have a weight, but the plain one, to the support set."""
+    fitted = {}
     for number in mixture.candidates:
-        if number == 0:
-            supports.append(plain)
-            heads.append(plain_head)
-            continue
-        features = space.candidate(number, prepared)
-        support = Support(features, plain.codes, plain.n_classes)
-        supports.append(support)
-        heads.append(fit_head("ridge", support))
-    return FittedMixture(mixture, space, tuple(supports), tuple(heads))
+        if number > 0:
+            combination = space.candidate(number)
+            features = combine(combination, prepared)
+            linear = fit_ridge(Support(features, plain.codes, plain.n_classes))
+            fitted[number] = SetScores.of_combination(combination, space, linear)
+    return fitted
 
 
 def mean_scores(mixture: Mixture, held_out: HeldOutMixture) -> Tensor:
@@ -331,13 +338,22 @@ def mean_scores(mixture: Mixture, held_out: HeldOutMixture) -> Tensor:
     return mean
 
 
-def mix(mixture: Mixture, scores: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
-    """Return the mean scores and the probabilities, (query, class), for those of each candidate."""
-    mean = torch.zeros_like(scores[0])
-    probabilities = torch.zeros_like(scores[0])
-    for weight, temperatures, of_candidate in zip(
-        mixture.weights, mixture.temperatures, scores, strict=True
+def mix(
+    mixture: Mixture,
+    plain_scores: Tensor,
+    candidates: Mapping[int, Callable[[Sequence[Tensor]], Tensor]],
+    prepared: Sequence[Tensor],
+) -> tuple[Tensor, Tensor]:
+    """Return the mean scores and the probabilities, (query, class), given those of the plain one.
+
+    `prepared` is z of each set, and `candidates` are the scores of the others.
+    """
+    mean = torch.zeros_like(plain_scores)
+    probabilities = torch.zeros_like(plain_scores)
+    for number, weight, temperatures in zip(
+        mixture.candidates, mixture.weights, mixture.temperatures, strict=True
     ):
-        mean = mean + weight * of_candidate
-        probabilities = probabilities + weight * class_probabilities(of_candidate, temperatures)
+        scores = plain_scores if number == 0 else candidates[number](prepared)
+        mean = mean + weight * scores
+        probabilities = probabilities + weight * class_probabilities(scores, temperatures)
     return mean, probabilities

@@ -17,7 +17,6 @@ import torch
 from torch import Tensor
 
 from nearshot.checks import check_count
-from nearshot.distances import unit_length
 from nearshot.errors import InputError
 from nearshot.estimator.calibration import (
     Temperatures,
@@ -44,10 +43,11 @@ from nearshot.estimator.novelty import (
 from nearshot.estimator.read_images import without_tensors
 from nearshot.estimator.stacking import (
     MAX_STACKED,
-    FittedMixture,
     HeldOutMixture,
     Mixture,
+    SetScores,
     SetSpace,
+    combine,
     fit_candidates,
     fit_mixture,
     held_out_answers,
@@ -55,8 +55,9 @@ from nearshot.estimator.stacking import (
     mean_scores,
     mix,
     plain_features,
+    to_unit_length,
 )
-from nearshot.estimator.strays import RejectionEstimate, StrayRidge
+from nearshot.estimator.strays import RejectionEstimate, StrayRidge, margins_of
 from nearshot.estimator.support import Support
 from nearshot.evaluation import prepare_features
 from nearshot.evaluation.classifiers import RIDGE, Classifier, first_best
@@ -71,7 +72,7 @@ COMPUTED_OF_IMAGES = (
     "_all_held_out",
     "_found_groups",
     "_prepared",
-    "_set_space",
+    "set_space",
     "groups",
     "head",
     "held_out",
@@ -285,11 +286,11 @@ class FittedState:
     @cached_property
     def held_out_mixture(self) -> HeldOutMixture | None:
         """The held-out scores of every candidate; None without a mixture."""
-        if self._set_space is None or not self.is_stacked:
+        if self.set_space is None or not self.is_stacked:
             return None
-        prepared = self._set_space.prepare(self._prepared)
+        prepared = self.set_space.prepare(self._prepared)
         codes = self.support.codes
-        held_out = hold_out(self._all_held_out, self._set_space, prepared, codes, self.groups)
+        held_out = hold_out(self._all_held_out, self.set_space, prepared, codes, self.groups)
         return HeldOutMixture(tuple(self._only_by_hand(scores) for scores in held_out.scores))
 
     @cached_property
@@ -306,19 +307,27 @@ class FittedState:
         )
 
     @cached_property
-    def _set_space(self) -> SetSpace | None:
+    def set_space(self) -> SetSpace | None:
         """The spaces of the candidates, if there are feature sets."""
         if self.feature_sets is None:
             return None
         return SetSpace.of_support(self.feature_sets, self._prepared)
 
     @cached_property
-    def fitted_mixture(self) -> FittedMixture | None:
-        """The mixture with its regressions, if there is one."""
-        if self.mixture is None or self._set_space is None:
+    def candidates(self) -> dict[int, SetScores]:
+        """The regressions of the mixture's candidates, but for the plain one."""
+        if self.mixture is None or self.set_space is None:
+            return {}
+        prepared = self.set_space.prepare(self._prepared)
+        return fit_candidates(self.mixture, self.set_space, prepared, self.support)
+
+    @cached_property
+    def stray_scores(self) -> SetScores | None:
+        """The scores of classes and strays by feature sets, if there are strays and a mixture."""
+        if self.stray_ridge is None or self.mixture is None or self.set_space is None:
             return None
-        prepared = self._set_space.prepare(self._prepared)
-        return fit_candidates(self.mixture, self._set_space, prepared, self.support, self.head)
+        combination = self.set_space.common(self.mixture)
+        return SetScores.of_combination(combination, self.set_space, self.stray_ridge.linear)
 
     @cached_property
     def common(self) -> Support:
@@ -397,7 +406,7 @@ class FittedState:
             return prepare_features(rows, centre=centre, normalise=bool(self.settings.normalise))
         if centre is not None:
             rows = rows - centre
-        return unit_length(rows) if self.settings.normalise else rows
+        return to_unit_length(rows) if self.settings.normalise else rows
 
     def plain(self, prepared: Tensor) -> Tensor:
         """Return the plain features, (image, dim), of prepared ones."""
@@ -410,24 +419,34 @@ class FittedState:
 
         Its kernel is the mixture's own: the weighted mean of the kernels of its candidates.
         """
-        if self.mixture is None or self._set_space is None:
+        if self.mixture is None or self.set_space is None:
             return self.plain(prepared)
-        return self._set_space.common(self.mixture, self._set_space.prepare(prepared))
+        return combine(self.set_space.common(self.mixture), self.set_space.prepare(prepared))
 
     def answer(self, query: Tensor) -> Answers:
         """Return the answers for prepared features, (query, dim)."""
         plain = self.plain(query)
-        if self.fitted_mixture is None:
-            scores = class_scores(plain, self.support, self.head)
+        scores = class_scores(plain, self.support, self.head)
+        margins = None
+        if self.mixture is None or self.set_space is None:
             probabilities = class_probabilities(scores, self.temperatures)
             codes = first_best(scores)
+            if self.stray_ridge is not None:
+                margins = self.stray_ridge.margins(plain)
         else:
-            of_candidates = self.fitted_mixture.scores(plain, query)
-            scores, probabilities = mix(self.fitted_mixture.mixture, of_candidates)
+            prepared = self.set_space.prepare(query)
+            scores, probabilities = mix(
+                self.mixture,
+                scores,
+                {number: fitted.scores for number, fitted in self.candidates.items()},
+                prepared,
+            )
             codes = first_best(probabilities)
+            if self.stray_scores is not None:
+                margins = margins_of(self.stray_scores.scores(prepared))
         novelty = novelties(plain, self.support, self.variances)
-        if self.stray_ridge is not None:
-            novelty = weigh_by_margin(novelty, self.stray_ridge.margins(self.to_common(query)))
+        if margins is not None:
+            novelty = weigh_by_margin(novelty, margins)
         elif self.head.classifier is RIDGE:
             novelty = weigh_by_score(novelty, scores)
         return Answers(

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from nearshot.estimator.groups import Groups
 from nearshot.estimator.leave_one_out import MAX_ROUNDS, leave_one_out_rounds
-from nearshot.estimator.ridge import HeldOutRidge
+from nearshot.estimator.ridge import HeldOutRidge, LinearScores
 from nearshot.estimator.support import Support
 from nearshot.evaluation.classifiers import PENALTY, SMALLEST_PENALTY, RidgeProblem, solve_ridge
 
@@ -101,25 +101,6 @@ class StrayRidge:
             remaining = StrayRidge(self.support, self.strays[~is_held_out])
             margins[is_held_out] = remaining.margins(self.strays[is_held_out])
         return margins
-
-
-@dataclass(frozen=True, eq=False)
-class LinearScores:
-    """Scores that are linear in the features.
-
-    Attributes:
-        weights: (dim, class).
-        mean: (1, dim) the features whose scores are `shares`.
-        shares: (class,).
-    """
-
-    weights: Tensor
-    mean: Tensor
-    shares: Tensor
-
-    def scores(self, query: Tensor) -> Tensor:
-        """Return the scores, (query, class)."""
-        return (query - self.mean) @ self.weights + self.shares
 
 
 def margins_of(scores: Tensor) -> Tensor:

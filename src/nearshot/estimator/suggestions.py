@@ -56,17 +56,16 @@ def rank_unlabelled(
     probabilities = answers.probabilities.numpy()
     is_novel = answers.is_rejected.numpy()
     doubt = doubt_of(probabilities, is_novel)
+    # Prepared features are compared for the most doubtful images only: there may be thousands.
+    order = np.argsort(-doubt, kind="stable")
+    plain = state.plain_columns(features)
+    pool = first_distinct(plain, order, POOL * n, look_alike_cosine)
+    directions = state.to_common(query[pool]).numpy()
     return UnlabelledRanking(
         probabilities=probabilities,
         is_novel=is_novel,
         doubt=doubt,
-        label_next=choose_next(
-            state.to_common(query).numpy(),
-            n,
-            doubt,
-            features=state.plain_columns(features),
-            look_alike_cosine=look_alike_cosine,
-        ),
+        label_next=pool[choose_next(directions, n, doubt[pool])],
     )
 
 
