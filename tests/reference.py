@@ -396,7 +396,8 @@ def stacked_ridges(
     """Ridge regressions on several feature sets, weighed by images that they were fitted without.
 
     `sets` and `queries` are (image, dim) for each set; the first of `candidates` is the plain one;
-    `rounds` are the images that stay and those that are tested. Weights under 1e-4 count as 0.
+    `rounds` are the images that stay and those that are tested. Weights of temperatures under 1e-4,
+    and of candidates under 0.01, count as 0.
     """
 
     def unit(row: Tensor) -> Tensor:
@@ -424,8 +425,8 @@ def stacked_ridges(
         powers = [math.exp((value - max(values)) / temperature) for value in values]
         return [power / sum(powers) for power in powers]
 
-    def without_small(weights: Sequence[float]) -> list[float]:
-        kept = [weight if weight >= 1e-4 else 0.0 for weight in weights]
+    def without_small(weights: Sequence[float], least: float) -> list[float]:
+        kept = [weight if weight >= least else 0.0 for weight in weights]
         return [weight / sum(kept) for weight in kept]
 
     def posterior(number: int, rows: Sequence[int]) -> list[float]:
@@ -437,7 +438,7 @@ def stacked_ridges(
             for row in rows:
                 density *= softmax(held_out[number][row], temperature)[codes[row]]
             densities.append(density)
-        return without_small([density / sum(densities) for density in densities])
+        return without_small([density / sum(densities) for density in densities], 1e-4)
 
     def average(pi: Sequence[float], values: Sequence[float]) -> list[float]:
         mean = [0.0] * len(values)
@@ -459,7 +460,7 @@ def stacked_ridges(
                 for number, value in enumerate(likely):
                     sums[number] += value / sum(likely)
             weights = [value / (len(rows) + 1) for value in sums]
-        return without_small(weights), posteriors
+        return without_small(weights, 0.01), posteriors
 
     def mixed(
         weights: Sequence[float], posteriors: Sequence[list[float]], values: Sequence[list[float]]

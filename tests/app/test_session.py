@@ -213,3 +213,30 @@ def test_thumbnails_are_made_once_for_each_content(tmp_path: Path) -> None:
     Image.new("RGB", (40, 40)).save(photo.path)
     assert Image.open(io.BytesIO(thumbnail_jpeg(project, photo))).size == (40, 40)
     project.close()
+
+
+def test_a_label_among_many_is_learnt_without_holding_photos_out() -> None:
+    """Weights, threshold and estimate stay, until a tenth of the labels has changed."""
+    drawn = clouds(4, n_way=3, n_shot=100)
+    features = {f"photo {i}": row for i, row in enumerate(drawn.support)}
+    labels = dict(zip(features, drawn.labels.tolist(), strict=True))
+    first = dict(list(labels.items())[:-40])
+    model = fit_model(features, first, reject_rate=0.05)
+    few_more = dict(list(labels.items())[:-30])
+    quick = fit_model(features, few_more, reject_rate=0.05, previous=model)
+    whole = fit_model(features, few_more, reject_rate=0.05)
+    assert quick.classifier is not None
+    assert model.classifier is not None
+    assert quick.estimate == model.estimate != whole.estimate
+    assert quick.classifier.threshold_ == model.classifier.threshold_
+    assert len(quick.support) == len(whole.support) == 270
+    assert {photo: guess.label for photo, guess in quick.guesses.items()} == {
+        photo: guess.label for photo, guess in whole.guesses.items()
+    }
+    many_more = fit_model(features, labels, reject_rate=0.05, previous=quick)
+    assert many_more.estimate == fit_model(features, labels, reject_rate=0.05).estimate
+    assert many_more.calibrated_on == labels
+    new_class = few_more | {"photo 299": "another"}
+    assert (
+        fit_model(features, new_class, reject_rate=0.05, previous=quick).calibrated_on == new_class
+    )

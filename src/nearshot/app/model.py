@@ -1,7 +1,7 @@
 """What the page shows of a classifier of the labelled photos."""
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -11,7 +11,7 @@ from nearshot.estimator import AccuracyEstimate, FewShotClassifier
 from nearshot.estimator.feature_sets import FeatureSets
 from nearshot.estimator.groups import find_groups
 from nearshot.estimator.novelty import NONE_OF_THESE
-from nearshot.estimator.state import CHAINED, plain_columns
+from nearshot.estimator.state import CHAINED, FittedState, plain_columns
 from nearshot.estimator.suggestions import (
     Floats,
     choose_next,
@@ -22,6 +22,9 @@ from nearshot.estimator.suggestions import (
 from nearshot.text import upper_first
 
 N_SUGGESTIONS = 24
+# With more labels, photos are held out again once this share of the labels has changed.
+MAX_ALWAYS_HELD_OUT = 200
+SHARE_OF_CHANGES = 0.1
 LABEL_TWO_CLASSES = "Label a few photos of two classes to see how accurate this is."
 LABEL_TWO_PHOTOS = "Label two photos or more of each class to see how accurate this is."
 
@@ -57,6 +60,7 @@ class Model:
         suspicious: photos whose labels look wrong, with their held-out answers.
         confusion: how often labelled photos get each answer while held out, (label, answer).
         held_out: the held-out probabilities of labelled photos, (class,).
+        calibrated_on: the labels at the last time when photos were held out.
     """
 
     classifier: FewShotClassifier | None = None
@@ -68,6 +72,7 @@ class Model:
     suspicious: Mapping[str, Guess] = field(default_factory=dict)
     confusion: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros((0, 0), np.int64))
     held_out: Mapping[str, Floats] = field(default_factory=dict)
+    calibrated_on: Mapping[str, str] = field(default_factory=dict)
 
 
 def fit_model(
@@ -80,6 +85,7 @@ def fit_model(
     reject_rate: float,
     things: Mapping[str, str] | None = None,
     accepted: Collection[str] = (),
+    previous: Model | None = None,
 ) -> Model:
     """Fit a classifier to the labelled photos, and classify the others.
 
@@ -87,6 +93,10 @@ def fit_model(
     equal names show the same thing. The labels of `accepted` photos are answers that nobody looked
     at: they train, and are not tested. Photos labelled "none of these" are strays. `centre`,
     `feature_sets` and `look_alike_cosine` are those of the embedder.
+
+    Of many photos, few of whose labels have changed since the `previous` model held photos out,
+    none is held out again: a label must not take seconds. What was found by holding out is then
+    that of the previous model.
     """
     if things is None:
         things = {}
@@ -118,13 +128,25 @@ def fit_model(
         names=[things.get(photo) for photo in support],
     )
     strays = [features[photo] for photo in features if labels.get(photo) == NONE_OF_THESE]
-    classifier.fit(
-        support_features,
-        support_labels,
-        groups=groups.numbers.tolist(),
-        none_of_these=strays,
-        by_hand=[photo not in accepted for photo in support],
-    )
+    by_hand = [photo not in accepted for photo in support]
+    calibrated = None if previous is None else _still_calibrated(previous, labels)
+    if calibrated is None:
+        classifier.fit(
+            support_features,
+            support_labels,
+            groups=groups.numbers.tolist(),
+            none_of_these=strays,
+            by_hand=by_hand,
+        )
+    else:
+        classifier.fit_calibrated(
+            support_features,
+            support_labels,
+            calibrated,
+            groups=groups.numbers.tolist(),
+            none_of_these=strays,
+            by_hand=by_hand,
+        )
     notes = [f"{upper_first(note)}." for note in groups.notes(classifier.classes_.tolist())]
     if are_chained:
         look_alike_cosine = None
@@ -143,6 +165,20 @@ def fit_model(
                 is_novel=bool(ranking.is_novel[index]),
             )
         label_next = tuple(others[index] for index in ranking.label_next)
+    if previous is not None and calibrated is not None:
+        return replace(
+            previous,
+            classifier=classifier,
+            support=support,
+            guesses=guesses,
+            notes=tuple(notes),
+            label_next=label_next,
+            held_out={
+                photo: shares
+                for photo, shares in previous.held_out.items()
+                if labels.get(photo) == previous.calibrated_on[photo]
+            },
+        )
     images, probabilities = held_out_probabilities(classifier)
     tested = [support[image] for image in images]
     codes = classifier.support_labels_[images]
@@ -160,7 +196,25 @@ def fit_model(
         suspicious=suspicious,
         confusion=_confusion(codes, probabilities),
         held_out=dict(zip(tested, probabilities, strict=True)),
+        calibrated_on=dict(labels),
     )
+
+
+def _still_calibrated(previous: Model, labels: Mapping[str, str]) -> FittedState | None:
+    """Return the state of the previous model, if its held-out photos say enough about new labels.
+
+    Few photos are held out at once. The classes must be the same, and whether there are strays.
+    """
+    if previous.classifier is None or len(labels) <= MAX_ALWAYS_HELD_OUT:
+        return None
+    before = previous.calibrated_on
+    changed = [photo for photo in labels if labels[photo] != before.get(photo)]
+    removed = before.keys() - labels.keys()
+    if set(labels.values()) != set(before.values()):
+        return None
+    if len(changed) + len(removed) > SHARE_OF_CHANGES * len(before):
+        return None
+    return previous.classifier.fitted_state()
 
 
 def _guess(

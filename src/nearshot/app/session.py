@@ -227,6 +227,7 @@ class Session:
             reject_rate=self.reject_rate,
             things=step.things,
             accepted=step.accepted,
+            previous=self.model,
         )
 
     def _embed(self, photos: Sequence[Photo]) -> None:

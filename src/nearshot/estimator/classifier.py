@@ -181,6 +181,24 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         previous = self._fitted_state if self.__sklearn_is_fitted__() else None
         return self._learn(X, y, groups, none_of_these, by_hand, previous=previous)
 
+    def fit_calibrated(
+        self,
+        X: Any,  # noqa: N803
+        y: Any,
+        calibrated: FittedState,
+        groups: Any = None,
+        none_of_these: Any = None,
+        by_hand: Any = None,
+    ) -> Self:
+        """Learn as `fit` does, without holding images out, which takes most of its time.
+
+        Temperatures, weights and the threshold are those of `calibrated`, a state of nearly the
+        same images and of the same classes.
+        """
+        return self._learn(
+            X, y, groups, none_of_these, by_hand, previous=None, calibrated=calibrated
+        )
+
     def forget(self, label: Any) -> Self:
         """Forget a class and all its images, or the strays if `label` is the `reject_label`."""
         check_is_fitted(self)
@@ -436,6 +454,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         by_hand: Any,
         *,
         previous: FittedState | None,
+        calibrated: FittedState | None = None,
     ) -> Self:
         """Learn labelled images, in addition to those of the previous state, if any."""
         settings = self._settings()
@@ -482,6 +501,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             strays,
             stray_names,
             None if are_by_hand.all() else are_by_hand,
+            calibrated,
         )
         if embedder is not None:
             warn_about_repeated_images(state, images)

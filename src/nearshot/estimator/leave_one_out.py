@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from nearshot.errors import InputError
-from nearshot.estimator.calibration import typical_temperature
+from nearshot.estimator.calibration import TYPICAL_RIDGE, typical_temperature
 from nearshot.estimator.groups import Groups, notes_on_copies
 from nearshot.estimator.head import class_scores, find_classifier, fit_head
 from nearshot.estimator.ridge import HeldOutRidge, ReweightedRidge, held_out_ridge
@@ -200,13 +200,13 @@ def held_out_scores(
     for number, (kept, tested) in enumerate(leave_one_out_rounds(groups, max_tested)):
         if len(tested) == 0:
             continue
-        remaining = support.subset(kept)
         if ridge is None:
+            remaining = support.subset(kept)
             head = fit_head(classifier, remaining, n_neighbors)
-            scores_of_tested = class_scores(support.features[tested], remaining, head)
+            typical = typical_temperature(remaining, classifier, n_neighbors)
+            scores.append(class_scores(support.features[tested], remaining, head) / typical)
         else:
-            scores_of_tested = ridge.held_out_scores(tested, kept)
-        scores.append(scores_of_tested / typical_temperature(remaining, classifier, n_neighbors))
+            scores.append(ridge.held_out_scores(tested, kept) / TYPICAL_RIDGE)
         images.append(tested)
         rounds.append(torch.full_like(tested, number))
         kept_parts = groups.parts[kept].unique()

@@ -46,7 +46,7 @@ from nearshot.estimator.support import Support
 MAX_STACKED = 4000  # labelled images; with more, the plain candidate answers alone
 PRIOR_OF_PLAIN = 1.0  # in images
 EM_STEPS = 50
-NEGLIGIBLE = 1e-4  # the weight below which a candidate is left out
+NEGLIGIBLE = 0.01  # the weight below which a candidate is left out
 LEAST_LENGTH = 1e-9
 JITTER = 1e-12  # of a kernel's mean diagonal, so that it has a root
 

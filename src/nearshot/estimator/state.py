@@ -491,8 +491,13 @@ def fit_state(
     strays: Array,
     stray_names: list[str],
     by_hand: npt.NDArray[np.bool_] | None = None,
+    calibrated: FittedState | None = None,
 ) -> FittedState:
-    """Return the state for labelled images, given by features (image, dim), labels and names."""
+    """Return the state for labelled images, given by features (image, dim), labels and names.
+
+    With `calibrated`, a state of nearly the same images, no image is held out: temperatures, the
+    weights of a mixture and the threshold are those of that state.
+    """
     classes, codes = np.unique(labels, return_inverse=True)
     if settings.reject_rate > 0:
         _check_rejection(settings, classes, n_images=len(codes) + len(strays))
@@ -511,16 +516,23 @@ def fit_state(
         stray_names=stray_names,
         by_hand=by_hand,
     )
+    if calibrated is not None:
+        return replace(
+            uncalibrated,
+            temperatures=calibrated.temperatures,
+            mixture=calibrated.mixture,
+            threshold=calibrated.threshold,
+        )
     if uncalibrated.are_chained:
         warnings.warn(CHAINED, stacklevel=4)  # the caller of fit or partial_fit
-    calibrated = replace(
+    mixed = replace(
         uncalibrated,
         temperatures=_find_temperatures(uncalibrated),
         mixture=_find_mixture(uncalibrated),
     )
-    _copy_computed(uncalibrated, calibrated)
-    fitted = replace(calibrated, threshold=_find_threshold(calibrated))
-    _copy_computed(calibrated, fitted)
+    _copy_computed(uncalibrated, mixed)
+    fitted = replace(mixed, threshold=_find_threshold(mixed))
+    _copy_computed(mixed, fitted)
     fitted.check()
     return fitted
 
