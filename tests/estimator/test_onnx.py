@@ -175,7 +175,7 @@ def test_decisions_of_a_mixture(has_strays: bool, tmp_path: Path) -> None:
     classifier.fit(np.float32(drawn.support), drawn.labels.astype(str), none_of_these=strays)
     mixture = classifier.fitted_state().mixture
     assert mixture is not None
-    assert len(mixture.candidates) > 2
+    assert len(mixture.candidates) > 1
     _check_same(classifier, exported(classifier, tmp_path), "features", np.float32(drawn.query))
 
 
