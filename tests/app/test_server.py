@@ -19,11 +19,13 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
+from tests.helpers.clouds import conv4
 from tests.helpers.layouts import encoded
 from tests.helpers.small_project import label_all, pattern, wait_until_idle
 
 from nearshot.app.session import Session
 from nearshot.estimator import FewShotClassifier
+from nearshot.models import save_backbone
 
 pytest.importorskip("starlette")
 pytest.importorskip("httpx2")
@@ -66,6 +68,7 @@ ROUTES = [
     ("PUT", "/api/photos?name=a.png"),
     ("POST", "/api/add-class"),
     ("POST", "/api/copy"),
+    ("POST", "/api/offer"),
 ]
 OTHER_HOSTS = ["evil.example", f"evil.example:{PORT}", "127.0.0.1", f"127.0.0.1:{PORT + 1}", ""]
 OTHER_PAGES = [
@@ -539,3 +542,24 @@ def test_a_request_waits_for_a_newer_state_only(
     )
     assert client.get("/api/state?after=-1").status_code == 200
     assert time.monotonic() - begun < 5
+
+
+def test_a_more_accurate_backbone_is_offered_and_used(
+    client: TestClient, session: Session, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    weights = tmp_path / "weights.safetensors"
+    save_backbone(conv4(), weights)
+    pair = f"{weights}+{weights}"
+    monkeypatch.setattr("nearshot.app.session.MORE_ACCURATE", pair)
+    monkeypatch.setattr("nearshot.app.session.installed_backbones", lambda: [pair])
+    monkeypatch.setattr(module, "MORE_ACCURATE", pair)
+    assert client.get("/api/offer").status_code == 400  # there are no labels
+    label_all(session, 0, 1, 2)
+    offer = client.get("/api/offer").json()
+    for choice in (offer["present"], offer["offered"]):
+        assert 0 <= choice["accuracy"] <= 1
+        assert choice["speed"] > 0
+    assert client.post("/api/offer", json={}).status_code == 200
+    assert len(session.embedder.networks) == 2
+    monkeypatch.setattr("nearshot.app.session.installed_backbones", list)
+    assert client.get("/api/offer").json() is None

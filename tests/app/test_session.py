@@ -16,6 +16,7 @@ from nearshot.app.thumbnails import large_jpeg, thumbnail_jpeg
 from nearshot.errors import FileFormatError, InputError
 from nearshot.estimator import AccuracyEstimate, Embedder, FewShotClassifier
 from nearshot.estimator.novelty import NONE_OF_THESE
+from nearshot.models import save_backbone
 
 
 def test_the_model_is_the_classifier_of_the_labelled_photos() -> None:
@@ -240,3 +241,26 @@ def test_a_label_among_many_is_learnt_without_holding_photos_out() -> None:
     assert (
         fit_model(features, new_class, reject_rate=0.05, previous=quick).calibrated_on == new_class
     )
+
+
+def test_the_more_accurate_backbone_is_measured_and_used(
+    session: Session, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    weights = tmp_path / "weights.safetensors"
+    save_backbone(conv4(), weights)
+    pair = f"{weights}+{weights}"
+    monkeypatch.setattr("nearshot.app.session.MORE_ACCURATE", pair)
+    monkeypatch.setattr("nearshot.app.session.installed_backbones", lambda: [pair])
+    label_all(session, 0, 1, 2)
+    offer = session.offer()
+    assert offer is not None
+    assert offer.present.estimate == session.model.estimate
+    assert offer.offered.photos_per_second > 0
+    dim = session.embedder.dim
+    session.use_backbone(pair)
+    wait_until_idle(session)
+    assert {len(feature) for feature in session.features.values()} == {2 * (dim or 0)}
+    assert session.model.estimate == offer.offered.estimate
+    assert len(session.features) == len(session.project.present)
+    monkeypatch.setattr("nearshot.app.session.installed_backbones", list)
+    assert session.offer() is None

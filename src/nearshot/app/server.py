@@ -33,7 +33,9 @@ from nearshot.app.project import Photo
 from nearshot.app.session import Session
 from nearshot.app.thumbnails import large_jpeg, smaller_jpeg, thumbnail_jpeg
 from nearshot.errors import NearshotError
+from nearshot.estimator.backbone_choice import BackboneChoice
 from nearshot.io import readable
+from nearshot.models.recommended import MORE_ACCURATE
 
 HOST = "127.0.0.1"
 MAX_UPLOAD_BYTES = 64 << 20
@@ -66,6 +68,15 @@ REDIRECT = """<!doctype html>
 HTTP_PORT = 80
 MAX_DIGITS = 15  # of a version
 mimetypes.add_type("text/javascript", ".js")  # Windows may say text/plain, which browsers refuse
+
+
+def _choice(choice: BackboneChoice) -> dict[str, str | float]:
+    """Return what the page shows of a backbone."""
+    return {
+        "name": choice.name,
+        "accuracy": choice.estimate.mean,
+        "speed": choice.photos_per_second,
+    }
 
 
 class Guard:
@@ -142,6 +153,8 @@ class Server:
             Route("/large/{id}.jpg", self.large),
             Route("/export/{name}", self.export),
             Route("/api/copy", self.copy, methods=["POST"]),
+            Route("/api/offer", self.offer),
+            Route("/api/offer", self.accept_offer, methods=["POST"]),
             *[Route(f"/api/{name}", self.change, methods=["POST"]) for name in CHANGES],
         ]
         errors = (NearshotError, HTTPException, OSError)
@@ -176,6 +189,18 @@ class Server:
     def photo(self, request: Request) -> Response:
         """What the answer for a photo is based on."""
         return JSONResponse(asdict(self.session.explain(self._photo(request))))
+
+    def offer(self, request: Request) -> Response:
+        """The more accurate backbone, and the present one, measured on the labelled photos."""
+        offer = self.session.offer()
+        if offer is None:
+            return JSONResponse(None)
+        return JSONResponse({"present": _choice(offer.present), "offered": _choice(offer.offered)})
+
+    def accept_offer(self, request: Request) -> Response:
+        """Use the more accurate backbone from now on."""
+        self.session.use_backbone(MORE_ACCURATE)
+        return JSONResponse({})
 
     def thumbnail(self, request: Request) -> Response:
         """A photo as a small JPEG."""

@@ -5,7 +5,8 @@ import time
 import traceback
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from pathlib import Path
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -13,9 +14,11 @@ from nearshot.app.model import Model, fit_model, nearest_photos
 from nearshot.app.project import Photo, Project
 from nearshot.errors import InputError, NearshotError
 from nearshot.estimator import Embedder, FewShotClassifier
+from nearshot.estimator.backbone_choice import BackboneChoice, measure_backbone
 from nearshot.estimator.novelty import NONE_OF_THESE
 from nearshot.estimator.suggestions import Floats
 from nearshot.io import readable
+from nearshot.models.recommended import MORE_ACCURATE, installed_backbones
 
 BATCH_SIZE = 16  # photos embedded before labels are looked at again
 SECONDS_BETWEEN_FITS = 2.0  # while photos are embedded; a label is fitted at once
@@ -39,6 +42,32 @@ class PhotoExplanation:
 
 
 @dataclass(frozen=True)
+class Labelled:
+    """The readable photos with labels, for a classifier of images.
+
+    Attributes:
+        paths, labels: the photos of classes.
+        things: what each of them shows, as far as the user recorded it.
+        by_hand: whether somebody looked at each label.
+        strays: the photos that are labelled as none of these.
+    """
+
+    paths: Sequence[str]
+    labels: Sequence[str]
+    things: Sequence[str | None]
+    by_hand: Sequence[bool]
+    strays: Sequence[str]
+
+
+@dataclass(frozen=True)
+class BackboneOffer:
+    """Another backbone, and what it would do for the labelled photos, beside the present one."""
+
+    present: BackboneChoice
+    offered: BackboneChoice
+
+
+@dataclass(frozen=True)
 class _Step:
     """What the thread does next: fit a classifier, or else embed a batch of photos.
 
@@ -48,6 +77,8 @@ class _Step:
         things: what present photos show, by identifier, as far as the user recorded it.
         accepted: the present photos whose labels are answers that nobody looked at one by one.
         batch: the next photos to embed.
+        embedder: embeds them.
+        features: of the photos that it has embedded, by identifier.
     """
 
     is_fit: bool
@@ -55,6 +86,8 @@ class _Step:
     things: Mapping[str, str]
     accepted: Collection[str]
     batch: Sequence[Photo]
+    embedder: Embedder
+    features: dict[str, Floats]
 
 
 class Session:
@@ -116,6 +149,64 @@ class Session:
 
     def classifier(self) -> FewShotClassifier:
         """Return a classifier of images from all labelled photos, to export."""
+        labelled = self._labelled()
+        classifier = FewShotClassifier(
+            self.embedder.backbone,
+            reject_rate=self.reject_rate,
+            reject_label=NONE_OF_THESE,
+            device=self.embedder.device,
+            cache_dir=self._cache_dir(),
+        )
+        return classifier.fit(
+            labelled.paths,
+            labelled.labels,
+            groups=labelled.things,
+            none_of_these=labelled.strays,
+            by_hand=labelled.by_hand,
+        )
+
+    def offer(self) -> BackboneOffer | None:
+        """Measure the more accurate backbone on the labelled photos, beside the present one.
+
+        None if it is not installed, or in use.
+        """
+        is_installed = MORE_ACCURATE in installed_backbones()
+        if not is_installed or self.embedder.spec.name == MORE_ACCURATE:
+            return None
+        return BackboneOffer(
+            present=self._measure(self.embedder.backbone), offered=self._measure(MORE_ACCURATE)
+        )
+
+    def _measure(self, backbone: Any) -> BackboneChoice:
+        labelled = self._labelled()
+        return measure_backbone(
+            backbone,
+            labelled.paths,
+            labelled.labels,
+            groups=labelled.things,
+            by_hand=labelled.by_hand,
+            device=self.embedder.device,
+            cache_dir=self._cache_dir(),
+        )
+
+    def use_backbone(self, backbone: str) -> None:
+        """Embed all photos with another backbone, and fit to its features."""
+        embedder = Embedder(
+            backbone, device=self.embedder.device, cache_dir=self._cache_dir(), all_sets=True
+        )
+        with self.lock:
+            self.embedder = embedder
+            self.features = {}
+            self.model = Model()
+            self._needs_fit = True
+            self.version += 1
+            self.lock.notify_all()
+
+    def _cache_dir(self) -> Path | None:
+        cache = self.embedder.cache
+        return None if cache is None else cache.folder.parent
+
+    def _labelled(self) -> Labelled:
         paths = []
         labels = []
         things = []
@@ -134,15 +225,7 @@ class Session:
                     by_hand.append(photo.key not in self.project.accepted)
         if len(paths) < 2:
             raise InputError("Label at least 2 photos first.")
-        cache = self.embedder.cache
-        classifier = FewShotClassifier(
-            self.embedder.backbone,
-            reject_rate=self.reject_rate,
-            reject_label=NONE_OF_THESE,
-            device=self.embedder.device,
-            cache_dir=None if cache is None else cache.folder.parent,
-        )
-        return classifier.fit(paths, labels, groups=things, none_of_these=strays, by_hand=by_hand)
+        return Labelled(paths, labels, things, by_hand, strays)
 
     def explain(self, photo: Photo) -> PhotoExplanation:
         """Return what the answer for a photo is based on.
@@ -182,7 +265,7 @@ class Session:
                     self._fit(step)
                     fitted_at = time.monotonic()
                 else:
-                    self._embed(step.batch)
+                    self._embed(step)
                 with self.lock:
                     is_fit_due = time.monotonic() > fitted_at + SECONDS_BETWEEN_FITS
                     if not step.is_fit and (is_fit_due or not self._waiting_photos()):
@@ -211,6 +294,8 @@ class Session:
                 things={photo.id: things[photo.key] for photo in present if photo.key in things},
                 accepted={photo.id for photo in present if photo.key in self.project.accepted},
                 batch=self._waiting_photos()[:BATCH_SIZE],
+                embedder=self.embedder,
+                features=self.features,
             )
             self._needs_fit = False
             self._is_working = True
@@ -218,23 +303,26 @@ class Session:
 
     def _fit(self, step: _Step) -> None:
         """Fit the model to the labels of the present photos."""
-        self.model = fit_model(
-            {photo: self.features[photo] for photo in step.labels if photo in self.features},
+        model = fit_model(
+            {photo: step.features[photo] for photo in step.labels if photo in step.features},
             {photo: label for photo, label in step.labels.items() if label is not None},
-            centre=self.embedder.centre,
-            feature_sets=self.embedder.feature_sets,
-            look_alike_cosine=self.embedder.look_alike_cosine,
+            centre=step.embedder.centre,
+            feature_sets=step.embedder.feature_sets,
+            look_alike_cosine=step.embedder.look_alike_cosine,
             reject_rate=self.reject_rate,
             things=step.things,
             accepted=step.accepted,
             previous=self.model,
         )
+        with self.lock:
+            if step.embedder is self.embedder:  # else its features are gone
+                self.model = model
 
-    def _embed(self, photos: Sequence[Photo]) -> None:
-        results = self.embedder.attempt([photo.path for photo in photos])
-        for photo, result in zip(photos, results, strict=True):
+    def _embed(self, step: _Step) -> None:
+        results = step.embedder.attempt([photo.path for photo in step.batch])
+        for photo, result in zip(step.batch, results, strict=True):
             if isinstance(result, NearshotError):
                 message = str(result).replace(str(photo.path), photo.name)
                 self.errors[photo.id] = readable(message)
             else:
-                self.features[photo.id] = result
+                step.features[photo.id] = result

@@ -38,6 +38,7 @@ def measure_backbone(
     labels: Sequence[str],
     *,
     groups: Sequence[str | None] | None = None,
+    by_hand: Sequence[bool] | None = None,
     device: str | torch.device = "auto",
     cache_dir: str | Path | None = None,
 ) -> BackboneChoice:
@@ -46,7 +47,7 @@ def measure_backbone(
     The arguments are those of `FewShotClassifier` and its `fit`.
     """
     classifier = FewShotClassifier(backbone, device=device, cache_dir=cache_dir)
-    classifier.fit(list(images), list(labels), groups=groups)
+    classifier.fit(list(images), list(labels), groups=groups, by_hand=by_hand)
     embedder = classifier.embedder_
     if embedder is None:
         raise InputError(f"backbone must embed images (got {backbone!r}).")

@@ -20,7 +20,23 @@ export function openConfusion() {
       make("td", { textContent: count, className: count ? (code === answer ? "" : "wrong") : "zero", "--share": `${count ? 15 + (75 * count) / total : 0}%`, title: `${classes[code]} answered as ${classes[answer]}: ${count} of ${total}` })));
   });
   $("confusion-table").replaceChildren(...(missing ? [] : [make("table", {}, make("thead", {}, head), make("tbody", {}, ...rows))]));
+  const measure = button("Try a more accurate network on my labelled photos", measureOffer);
+  $("offer").replaceChildren(...(missing ? [] : [measure]));
   $("confusions").showModal();
+}
+
+// Two networks are more accurate than one, and slower: both are measured on the labelled photos.
+async function measureOffer() {
+  $("offer").textContent = "Measuring …";
+  try {
+    const offer = await (await ask("api/offer")).json();
+    if (!offer) { $("offer").textContent = "The most accurate installed network is in use."; return; }
+    const { present, offered } = offer, percent = (choice) => `${Math.round(100 * choice.accuracy)} %`;
+    const speed = (choice) => choice.speed.toPrecision(2);
+    $("offer").replaceChildren(
+      `Two networks together: ${percent(offered)} instead of ${percent(present)} of new photos right, ${speed(offered)} instead of ${speed(present)} photos a second. `,
+      button("Use both", async () => { if (await post("offer")) $("confusions").close(); }));
+  } catch (error) { $("offer").textContent = error.message; }
 }
 
 // Export
