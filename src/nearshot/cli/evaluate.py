@@ -226,26 +226,31 @@ def _as_json(evaluation: Evaluation) -> dict[str, Any]:
 
 def _table(evaluations: list[Evaluation]) -> Table:
     """Return a row for each evaluation."""
-    table = Table("n_shot", "classifier", "accuracy %", "weights", title=_title(evaluations[0]))
+    table = Table("n_shot", "classifier", "accuracy %", "weights", title=_title(evaluations))
     for evaluation in evaluations:
+        classifier = classifier_name(evaluation.spec.classifier)
+        if not evaluation.accuracy.protocol.inductive:
+            classifier += " (transductive)"
         table.add_row(
             str(evaluation.spec.n_shot),
-            classifier_name(evaluation.spec.classifier),
+            classifier,
             str(evaluation.accuracy),
             evaluation.weights,
         )
     return table
 
 
-def _title(evaluation: Evaluation) -> str:
+def _title(evaluations: list[Evaluation]) -> str:
     """Return what all evaluations of a table have in common."""
+    evaluation = evaluations[0]
     spec = evaluation.spec
     parts = [
         f"{evaluation.dataset}, {spec.split} split: {spec.n_way}-way "
         f"(chance {100 / spec.n_way:.4g} %), {counted(spec.n_query, 'query', 'queries')} a class, "
-        f"{spec.n_episodes:,} episodes, seed {spec.seed}, "
-        + ("inductive" if evaluation.accuracy.protocol.inductive else "not inductive")
+        f"{spec.n_episodes:,} episodes, seed {spec.seed}"
     ]
+    if all(each.accuracy.protocol.inductive for each in evaluations):
+        parts[0] += ", inductive"
     if spec.layers:
         parts.append(f"features of layers {', '.join(map(str, spec.layers))}")
     if spec.n_views != 1:
