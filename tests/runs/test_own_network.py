@@ -201,5 +201,10 @@ def test_the_command_takes_features(
     printed = json.loads(capsys.readouterr().out)
     accuracy = evaluate_features(features, labels, n_shot=1, **SETTINGS)
     assert printed[0]["accuracy"]["mean"] == pytest.approx(accuracy.mean)
+    command = ["evaluate", str(path), *OPTIONS[:-1], "--classifier", "centroid", "bd-cspn"]
+    assert main(command) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert all(("bd-cspn" in line) == ("transductive" in line) for line in lines)
+    assert not any("inductive" in line and "│" not in line for line in lines)
     assert main(["evaluate", str(path), "--dataset", "tiny"]) == 1
     assert "dataset" in capsys.readouterr().err
