@@ -97,7 +97,7 @@ def ways(
     embedder = Embedder(backbone, device="cpu")
     cached = Embedder(backbone, device="cpu", cache_dir=folder / "cache")
     cached(images)
-    classifier = FewShotClassifier(backbone, device="cpu").fit(
+    classifier = FewShotClassifier(backbone, device="cpu", cache_dir=None).fit(
         support, [path.parent.name for path in support]
     )
     result: dict[str, Callable[[], object]] = {

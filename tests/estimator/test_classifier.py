@@ -13,12 +13,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 from sklearn.exceptions import NotFittedError
+from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import make_pipeline
 from tests import reference
 from tests.helpers.clouds import clouds, colours, conv4, tinted
 from tests.helpers.layouts import picture
 
 from nearshot import FewShotClassifier
-from nearshot.errors import InputError
+from nearshot.errors import InputError, NearshotError
+from nearshot.estimator import Embedder
+from nearshot.estimator.read_images import are_images
 from nearshot.estimator.support import PAIRS_AT_ONCE
 from nearshot.evaluation import CLASSIFIERS, prepare_features, sample_episodes
 from nearshot.models import save_backbone
@@ -441,3 +445,84 @@ def test_the_centre_is_the_mean_of_the_backbones_training_set(tmp_path: Path) ->
 def test_labels_of_two_types_are_an_error(labels: Any) -> None:
     with pytest.raises(InputError, match="of one type"):
         FewShotClassifier().fit(np.eye(2), labels)
+
+
+@pytest.fixture
+def paths(tmp_path: Path) -> list[str]:
+    """Eight files of two kinds of images."""
+    paths = []
+    for number in range(8):
+        path = tmp_path / f"{number}.png"
+        divisors = np.array([1, 5, 5] if number % 2 else [5, 1, 1], dtype=np.uint8)
+        Image.fromarray(picture(number, 32) // divisors).save(path)
+        paths.append(str(path))
+    return paths
+
+
+def test_images_that_cannot_be_read_can_be_skipped(paths: list[str], tmp_path: Path) -> None:
+    model = FewShotClassifier(colours).fit(paths[:6], ["light", "dark"] * 3)
+    bad = tmp_path / "bad.png"
+    bad.write_bytes(b"x")
+    mixed = [paths[6], str(bad), paths[7], "missing.png"]
+    with pytest.raises(NearshotError):
+        model.predict(mixed)
+    with pytest.warns(UserWarning, match="2 of 4 images"):
+        labels = model.predict(mixed, errors="skip")
+    assert labels.tolist() == ["light", None, "dark", None]
+    with pytest.warns(UserWarning, match="2 of 4 images"):
+        probabilities = model.predict_proba(mixed, errors="skip")
+    assert np.isnan(probabilities[[1, 3]]).all()
+    np.testing.assert_array_equal(probabilities[[0, 2]], model.predict_proba([paths[6], paths[7]]))
+    with pytest.warns(UserWarning, match="1 of 1 image"):
+        assert model.predict([str(bad)], errors="skip").tolist() == [None]
+    with pytest.raises(InputError, match="errors"):
+        model.predict(mixed, errors="ignore")  # type: ignore[arg-type]
+
+
+def test_any_head_works_behind_it_in_a_pipeline(paths: list[str]) -> None:
+    labels = ["light", "dark"] * 3
+    pipeline = make_pipeline(FewShotClassifier(colours), LogisticRegression(C=1e3))
+    assert pipeline.fit(paths[:6], labels).predict(paths[6:]).tolist() == ["light", "dark"]
+    embedding = FewShotClassifier(colours).fit(paths[:6], labels).transform(paths[6:])
+    np.testing.assert_array_equal(embedding, Embedder(colours)(paths[6:]))
+
+
+class Table:
+    """What a table of pandas offers of its one column."""
+
+    def __init__(self, column: list[str]) -> None:
+        self.column = column
+        self.shape = (len(column), 1)
+        self.iloc = self
+
+    def __getitem__(self, place: tuple[slice, int]) -> list[str]:
+        assert place == (slice(None), 0)
+        return self.column
+
+
+@pytest.mark.parametrize(
+    "table", [Table, lambda paths: np.array(paths)[:, None]], ids=["pandas", "array"]
+)
+def test_a_table_of_one_column_holds_images(table: Any, paths: list[str]) -> None:
+    labels = ["light", "dark"] * 3
+    expected = FewShotClassifier(colours).fit(paths[:6], labels).predict_proba(paths[6:])
+    model = FewShotClassifier(colours).fit(table(paths[:6]), labels)
+    np.testing.assert_array_equal(model.predict_proba(table(paths[6:])), expected)
+    assert are_images(table(paths))
+
+
+def test_embeddings_of_paths_are_cached_by_default(
+    paths: list[str], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = tmp_path / "nearshot data" / "embeddings"
+    pixels = [np.asarray(Image.open(path)) for path in paths]
+    FewShotClassifier(conv4()).fit(pixels, ["light", "dark"] * 4)
+    assert not folder.exists()
+    with caplog.at_level("INFO", logger="nearshot"):
+        model = FewShotClassifier(conv4()).fit(paths, ["light", "dark"] * 4)
+    assert str(folder) in caplog.text
+    assert len(list(folder.rglob("*.f*"))) == 8
+    model.save(tmp_path / "model.safetensors")
+    FewShotClassifier.load(tmp_path / "model.safetensors").predict(paths)
+    assert len(list(folder.rglob("*.f*"))) == 8
+    FewShotClassifier(conv4(), cache_dir=None).fit(paths, ["light", "dark"] * 4)

@@ -1,5 +1,6 @@
 """`FewShotClassifier`: a scikit-learn classifier from a handful of labelled images."""
 
+import warnings
 from collections.abc import Callable
 from copy import copy
 from dataclasses import fields
@@ -10,7 +11,7 @@ from typing import Any, Literal, Self
 import numpy as np
 import numpy.typing as npt
 import torch
-from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.base import BaseEstimator, ClassifierMixin, TransformerMixin
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import (
     check_array,
@@ -22,9 +23,10 @@ from sklearn.utils.validation import (
 from torch import Tensor, nn
 
 from nearshot.data.images import Pixels
-from nearshot.errors import FileFormatError, InputError
+from nearshot.errors import FileFormatError, InputError, NearshotError
 from nearshot.estimator.bundle import names_in_folder, read_bundle, write_bundle
 from nearshot.estimator.embedder import Embedder
+from nearshot.estimator.embedding_cache import default_cache_folder
 from nearshot.estimator.explanation import Explanation, explain_answers
 from nearshot.estimator.feature_sets import FeatureSets
 from nearshot.estimator.leave_one_out import AccuracyEstimate, estimate_accuracy
@@ -41,10 +43,10 @@ from nearshot.estimator.state import (
 )
 from nearshot.estimator.strays import RejectionEstimate
 from nearshot.models.recommended import AUTO
-from nearshot.text import format_list
+from nearshot.text import counted, format_list
 
 
-class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
+class FewShotClassifier(ClassifierMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
     """Classify images, or features, by a few labelled images per class. Nothing is trained.
 
     A scikit-learn estimator: it works in pipelines, `cross_val_score` and `GridSearchCV`. It is
@@ -81,7 +83,9 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         reject_label: the label of rejected images. With integer classes, an integer such as -1
             keeps answers integers.
         device: where to embed: "cpu", "cuda", …; "auto" is a GPU if there is one.
-        cache_dir: a folder that caches embeddings by content; None for no cache.
+        cache_dir: a folder that caches embeddings by content; None for no cache. "auto": for images
+            that are given as paths, `embeddings` in $NEARSHOT_DATA or ~/.cache/nearshot, with at
+            most 50,000 images per network.
         input_size: the side that images are resized to; by default the backbone's own.
         n_views: how many views of each image are embedded and averaged: the image, its mirror
             image, and crops.
@@ -118,7 +122,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         reject_rate: float = 0.0,
         reject_label: Any = NONE_OF_THESE,
         device: str | torch.device = "auto",
-        cache_dir: str | Path | None = None,
+        cache_dir: str | Path | None = AUTO,
         input_size: int | None = None,
         n_views: int = 1,
         verbose: bool = False,
@@ -230,22 +234,50 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         )
         return self._set_state(smaller)
 
-    def predict(self, X: Any) -> Array:  # noqa: N803
+    def predict(self, X: Any, *, errors: Literal["raise", "skip"] = "raise") -> Array:  # noqa: N803
         """Return the label of each image.
 
-        With `reject_rate`, images unlike all classes get `reject_label`.
+        With `reject_rate`, images unlike all classes get `reject_label`. An image that cannot be
+        read is an error; with `errors="skip"` it is warned about, and its label is None.
         """
-        state, query = self._query(X)
-        return state.answer_labels(state.answer(query))
+        if errors == "raise":
+            state, query = self._query(X)
+            return state.answer_labels(state.answer(query))
+        state, query, is_readable = self._readable_query(X, errors)
+        labels = np.full(len(is_readable), None, dtype=object)
+        if is_readable.any():
+            labels[is_readable] = state.answer_labels(state.answer(query))
+        return labels
 
-    def predict_proba(self, X: Any) -> npt.NDArray[np.float64]:  # noqa: N803
+    def predict_proba(
+        self,
+        X: Any,  # noqa: N803
+        *,
+        errors: Literal["raise", "skip"] = "raise",
+    ) -> npt.NDArray[np.float64]:
         """Return the probability of each class, (image, class) in the order of `classes_`.
 
         It is conditional on the image being of one of the classes. See `novelty` for images that
-        may not be.
+        may not be. An image that cannot be read is an error; with `errors="skip"` it is warned
+        about, and its probabilities are NaN.
         """
-        state, query = self._query(X)
-        return state.answer(query).probabilities.numpy()
+        if errors == "raise":
+            state, query = self._query(X)
+            return state.answer(query).probabilities.numpy()
+        state, query, is_readable = self._readable_query(X, errors)
+        probabilities = np.full((len(is_readable), len(state.classes)), np.nan)
+        if is_readable.any():
+            probabilities[is_readable] = state.answer(query).probabilities.numpy()
+        return probabilities
+
+    def transform(self, X: Any) -> Array:  # noqa: N803
+        """Return the plain embedding of each image, (image, dim); of features, the features.
+
+        So a pipeline can have any classifier of scikit-learn behind this one. With feature sets it
+        is the first candidate's: what the network gives without them.
+        """
+        state = self.fitted_state()
+        return state.plain_columns(self._features(state, X))
 
     def novelty(self, X: Any) -> npt.NDArray[np.float64]:  # noqa: N803
         """Return how unlike all classes each image is, (image,).
@@ -334,7 +366,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         *,
         backbone: nn.Module | Callable[[Pixels], Any] | None = None,
         device: str | torch.device = "auto",
-        cache_dir: str | Path | None = None,
+        cache_dir: str | Path | None = AUTO,
         image_folder: str | Path | None = None,
     ) -> Self:
         """Return a saved classifier. Nothing in the file is executed.
@@ -376,7 +408,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             embedder = Embedder(
                 backbone,
                 device=device,
-                cache_dir=cache_dir,
+                cache_dir=default_cache_folder() if cache_dir == AUTO else cache_dir,
                 copy=bundle.backbone is None,
                 n_views=bundle.n_views,
                 all_sets=_has_candidates(bundle.feature_sets),
@@ -544,11 +576,40 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def _query(self, X: Any) -> tuple[FittedState, Tensor]:  # noqa: N803
         """Return the state, and the prepared features of new images."""
         state = self.fitted_state()
+        return state, state.prepare(self._features(state, X))
+
+    def _features(self, state: FittedState, X: Any) -> Array:  # noqa: N803
+        """Return the features of new images, (image, dim), as embedded."""
         if state.embedder is None:
-            features = _validate_features(copy(self)._set_state(state), X, reset=False)
-        else:
-            features = self._embed(state.embedder, X)
-        return state, state.prepare(features)
+            validated: Array = _validate_features(copy(self)._set_state(state), X, reset=False)
+            return validated
+        return self._embed(state.embedder, X)
+
+    def _readable_query(
+        self,
+        X: Any,  # noqa: N803
+        errors: str,
+    ) -> tuple[FittedState, Tensor, npt.NDArray[np.bool_]]:
+        """Return the state, the prepared features of readable images, and which are readable."""
+        if errors != "skip":
+            raise InputError(f"errors must be 'raise' or 'skip' (got {errors!r}).")
+        state = self.fitted_state()
+        if state.embedder is None:
+            _, query = self._query(X)
+            return state, query, np.ones(len(query), dtype=bool)
+        results = state.embedder.attempt(X, progress=None if self.verbose else False)
+        failures = [result for result in results if isinstance(result, NearshotError)]
+        if failures:
+            warnings.warn(
+                f"{len(failures):,} of {counted(len(results), 'image')} cannot be read: "
+                f"{format_list(failures, str)}",
+                stacklevel=3,
+            )
+        features = [result for result in results if not isinstance(result, NearshotError)]
+        is_readable = np.array([not isinstance(result, NearshotError) for result in results])
+        if not features:
+            return state, torch.zeros(0, state.features.shape[1]), is_readable
+        return state, state.prepare(np.stack(features)), is_readable
 
     def _make_embedder(self, X: Any) -> Embedder | None:  # noqa: N803
         """Return the embedder of images; None if `X` are features."""
@@ -557,11 +618,18 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return Embedder(
             self.backbone,
             device=self.device,
-            cache_dir=self.cache_dir,
+            cache_dir=self._cache_folder(X),
             input_size=self.input_size,
             n_views=self.n_views,
             all_sets=self.classifier == AUTO and bool(self.normalise),
         )
+
+    def _cache_folder(self, X: Any) -> str | Path | None:  # noqa: N803
+        """Return the folder of cached embeddings; with "auto", only for images that are paths."""
+        if self.cache_dir != AUTO:
+            return self.cache_dir
+        first = next(iter(image_list(X)), None)
+        return default_cache_folder() if isinstance(first, str | Path) else None
 
     def _embed(self, embedder: Embedder, images: Any) -> Array:
         return embedder(images, progress=None if self.verbose else False)

@@ -2,17 +2,36 @@
 
 import contextlib
 import hashlib
+import logging
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
+from nearshot.data.store import data_folder
 from nearshot.io import atomic_write
 
 MAX_CACHED = 50_000  # per network: 130 MB at 640 dimensions, 600 MB with all feature sets
 CHECKSUM_BYTES = 16
 
+logger = logging.getLogger(__name__)
+
 Features = npt.NDArray[np.float32]
+
+
+def default_cache_folder() -> Path:
+    """Return the folder of cached embeddings: embeddings in $NEARSHOT_DATA or ~/.cache/nearshot.
+
+    Where it does not exist yet, the log says where it will be.
+    """
+    folder = data_folder() / "embeddings"
+    if not folder.exists():
+        logger.info(
+            "Embeddings are cached in %s: at most %s per network. It can be deleted at any time.",
+            folder,
+            f"{MAX_CACHED:,}",
+        )
+    return folder
 
 
 class EmbeddingCache:

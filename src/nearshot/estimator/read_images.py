@@ -33,6 +33,8 @@ PREPROCESSING = "centre, Pillow; 4"
 # A JPEG is decoded at a fraction of its size that leaves this many times the pixels along an axis.
 SPARE_PIXELS = 2
 
+TEXT_KINDS = ("O", "U", "S", "T")  # NumPy's kinds of objects and strings
+
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
@@ -68,6 +70,7 @@ class ImageContent:
 
 def image_list(images: Any) -> list[Any]:
     """Return images as a list, one entry each, without reading a file."""
+    images = only_column(images)
     shape: tuple[int, ...] = getattr(images, "shape", ())
     # One image, rather than grey ones that are 3 or 4 pixels wide.
     is_image_array = len(shape) == 3 and shape[2] in (3, 4)
@@ -82,13 +85,25 @@ def are_images(values: Any) -> bool:
 
     Otherwise they are features.
     """
+    values = only_column(values)
     if hasattr(values, "shape") and hasattr(values, "dtype"):
         kind = getattr(values.dtype, "kind", "")
-        holds_objects_or_strings = kind in ("O", "U", "S", "T") and len(values.shape) == 1
+        holds_objects_or_strings = kind in TEXT_KINDS and len(values.shape) == 1
         holds_pixels = len(values.shape) > 2 and "uint8" in str(values.dtype)
         return holds_objects_or_strings or holds_pixels
     first = next(iter(values), None) if isinstance(values, Sequence) else None
     return isinstance(first, str | Path | Image.Image) or getattr(first, "ndim", 0) >= 2
+
+
+def only_column(values: Any) -> Any:
+    """Return the only column of a table, which holds one image a row; other values unchanged."""
+    shape: tuple[int, ...] = getattr(values, "shape", ())
+    if len(shape) != 2 or shape[1] != 1:
+        return values
+    if hasattr(values, "iloc"):  # of pandas
+        return values.iloc[:, 0]
+    holds_objects_or_strings = getattr(getattr(values, "dtype", None), "kind", "") in TEXT_KINDS
+    return values[:, 0] if holds_objects_or_strings else values
 
 
 def image_name(image: Any, number: int) -> str:
