@@ -127,7 +127,7 @@ def test_what_needs_no_extra_works_without(tmp_path: Path) -> None:
         text=True,
     )
     assert done.returncode == 0, done.stderr
-    assert "nearshot[train]" in done.stdout
+    assert ".[train]" in done.stdout
 
 
 def test_importing_the_package_imports_no_library() -> None:

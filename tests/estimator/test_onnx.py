@@ -277,7 +277,7 @@ def test_what_cannot_be_exported(
     with pytest.raises(InputError, match="n_views .*got 2"):
         export_onnx(several_views, tmp_path / "c.onnx")
     monkeypatch.setitem(sys.modules, "onnx", None)
-    with pytest.raises(MissingExtraError, match=r"pip install 'nearshot\[onnx\]'"):
+    with pytest.raises(MissingExtraError, match=r"pip install '\.\[onnx\]'"):
         export_onnx(FewShotClassifier().fit(*embedded[:2]), tmp_path / "c.onnx")
     assert not list(tmp_path.iterdir())
 

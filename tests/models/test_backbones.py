@@ -149,7 +149,7 @@ def test_dropblock_is_active_in_the_network_from_the_first_step_and_only_in_trai
 
 @pytest.mark.skipif(HAS_TIMM, reason="needs an environment without timm")
 def test_timm_names_its_extra() -> None:
-    with pytest.raises(MissingExtraError, match=r"pip install 'nearshot\[timm\]'"):
+    with pytest.raises(MissingExtraError, match=r"pip install '\.\[timm\]'"):
         build_backbone("timm:resnet18")
 
 

@@ -83,12 +83,12 @@ def test_auto_without_the_extra_is_the_small_network_and_names_the_extra(
 ) -> None:
     for module in ("recommended", "efficientnet_lite"):
         monkeypatch.setattr(f"nearshot.models.{module}.weights_file", lambda name: None)
-    with pytest.warns(UserWarning, match=r"nearshot\[photos\]"):
+    with pytest.warns(UserWarning, match=r"\.\[photos\]"):
         assert auto_backbone() == SMALL
     with pytest.warns(UserWarning, match=SMALL):
         assert load_backbone("auto").embedding_dim == 640
     assert ".[photos]" in advice_on(load_backbone(SMALL), 0.5)
-    with pytest.raises(MissingExtraError, match=r"pip install 'nearshot\[photos\]'"):
+    with pytest.raises(MissingExtraError, match=r"pip install '\.\[photos\]'"):
         load_backbone(PHOTOS)
 
 

@@ -251,7 +251,7 @@ def test_without_the_extra_ray_its_name_is_given(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(MissingExtraError, match=r"nearshot\[ray\]"):
+    with pytest.raises(MissingExtraError, match=r"\.\[ray\]"):
         RayCluster(Results(tmp_path), tmp_path)
 
 

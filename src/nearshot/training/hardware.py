@@ -62,7 +62,7 @@ class Hardware:
             from lightning_fabric.strategies.ddp import DDPStrategy  # noqa: PLC0415
         except ImportError as error:
             raise MissingExtraError(
-                "Training needs the library lightning-fabric: pip install 'nearshot[train]'."
+                "Training needs the library lightning-fabric: pip install '.[train]' in the clone."
             ) from error
 
         accelerator = self.accelerator
