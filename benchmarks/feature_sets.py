@@ -26,7 +26,7 @@ from photos import RESULTS, Photos, draws, mean_of
 from photos_report import number, table
 
 N_WAY = 10
-N_SHOTS = (2, 5, 10)
+N_SHOTS = (2, 5)
 N_IMAGES = 20  # of a class
 MAX_CLASSES = 30
 KINDS = ("textures", "letters", "small photographs")

@@ -53,7 +53,7 @@ BLOCKS = (
 # The last rows at a quarter, an eighth and a sixteenth of the side; the head ends the fourth stage.
 STAGE_ENDS = (1, 2, 4)
 NORMALISATION = Normalisation(mean=(127 / 255,) * 3, std=(128 / 255,) * 3)
-# Chosen on textures, letters and small photographs, by `benchmarks/feature_sets.py`.
+# Chosen on textures, letters and small photographs, as in `benchmarks/feature_sets.py`.
 CANDIDATES = (
     (EMBEDDING,),
     (EMBEDDING_ROOT,),
