@@ -26,9 +26,9 @@ The constants of `estimator/calibration.py` and `estimator/leave_one_out.py` wer
 CIFAR-FS's validation classes, Tiny-ImageNet's 17 validation classes of tieredImageNet, textures and
 birds, on other draws.
 
-Embeddings and outcomes are kept in `--cache`. Each command writes the tables of all that are there
-to benchmarks/results/honesty.json and .md, and a figure to docs/figures. All four together take
-about half an hour on a core.
+Embeddings and outcomes are kept in `--cache`, and more `--draws` add to them. Each command writes
+the table of all outcomes to benchmarks/results/honesty.json and .md, and a figure to docs/figures.
+It takes half an hour on a core.
 """
 
 import argparse
@@ -156,14 +156,29 @@ def main() -> None:
     for dataset in options.datasets:
         name, _, folder = dataset.partition("=")
         photos = embed_dataset(options.measure, name, Path(folder), options.cache)
-        measured = []
+        file = options.cache / f"{options.measure}-{name}.json"
+        outcomes = read_outcomes(file)
         for problem in with_progress(problems(options.measure, name), name):
-            outcomes = [measure(photos, problem, seed) for seed in range(options.draws)]
-            measured.append(
-                {"problem": asdict(problem), "outcomes": [asdict(outcome) for outcome in outcomes]}
-            )
-        (options.cache / f"{options.measure}-{name}.json").write_text(json.dumps(measured))
+            measured = outcomes.setdefault(problem, [])
+            for seed in range(len(measured), options.draws):
+                measured.append(asdict(measure(photos, problem, seed)))
+            write_outcomes(file, outcomes)
     write_report(options.cache)
+
+
+def read_outcomes(file: Path) -> dict[Problem, list[Any]]:
+    """Return the outcomes of each problem, if there are any yet."""
+    if not file.is_file():
+        return {}
+    return {Problem(**row["problem"]): row["outcomes"] for row in json.loads(file.read_text())}
+
+
+def write_outcomes(file: Path, outcomes: dict[Problem, list[Any]]) -> None:
+    """Write the outcomes of each problem."""
+    rows = [
+        {"problem": asdict(problem), "outcomes": measured} for problem, measured in outcomes.items()
+    ]
+    file.write_text(json.dumps(rows))
 
 
 def write_report(cache: Path) -> None:
@@ -173,9 +188,11 @@ def write_report(cache: Path) -> None:
     for measure_name in MEASURES:
         for file in sorted(cache.glob(f"{measure_name}-*.json")):
             names.append(file.stem.removeprefix(f"{measure_name}-"))
-            for row in json.loads(file.read_text()):
-                outcomes.setdefault(Problem(**row["problem"]), []).extend(row["outcomes"])
-    rows = [asdict(problem) | summarise(problem.n_way, of) for problem, of in outcomes.items()]
+            for problem, measured in read_outcomes(file).items():
+                outcomes.setdefault(problem, []).extend(measured)
+    kinds = list(dict.fromkeys(problem.kind for problem in outcomes))
+    in_order = sorted(outcomes, key=lambda p: (kinds.index(p.kind), p.n_way, p.n_shot))
+    rows = [asdict(problem) | summarise(problem.n_way, outcomes[problem]) for problem in in_order]
     report = {"datasets": names, "backbone": BACKBONE, "rows": rows}
     (RESULTS / "honesty.json").write_text(json.dumps(report, indent=1) + "\n")
     (RESULTS / "honesty.md").write_text(markdown(report))
