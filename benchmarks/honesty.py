@@ -19,8 +19,9 @@ used, and at most 130 photos of a class. These support sets are drawn:
 - random labels: the photos of one class, with labels at random; nothing can be learnt;
 - bursts: four versions of each photo, by crops or brightness, or four frames of each traffic sign.
 
-Photos that look alike are found as `fit` finds them. With one photo of each class, nothing can be
-held out. "Before" is the rule that chose one temperature, corrected nothing and knew no groups.
+Photos that look alike are found as `fit` finds them; frames are also given as groups. With one
+photo of each class, nothing can be held out. "Before" is the rule that chose one temperature,
+corrected nothing and knew no groups.
 
 The constants of `estimator/calibration.py` and `estimator/leave_one_out.py` were chosen on
 CIFAR-FS's validation classes, Tiny-ImageNet's 17 validation classes of tieredImageNet, textures and
@@ -74,6 +75,8 @@ ANY = "any classes"
 LOOK_ALIKE = "look-alike classes"
 LETTERS = "letters of one script"
 RANDOM = "random labels"
+FRAMES_OF_A_SIGN = "frames of a sign"
+GIVEN = ", groups given"
 MANY = "letters, as pixels"
 MANY_WAYS = (100, 1000)
 MANY_SIDE = 28
@@ -207,8 +210,9 @@ def problems(measure_name: str, name: str) -> list[Problem]:
     if measure_name == "many-letters":
         return [Problem(MANY, n_way, 5) for n_way in MANY_WAYS]
     if measure_name == "signs":
-        ways_and_shots = itertools.product((2, 10), BURST_SHOTS)
-        return [Problem("bursts: frames of a sign", *values) for values in ways_and_shots]
+        frames = f"bursts: {FRAMES_OF_A_SIGN}"
+        kinds = (frames, frames + GIVEN)
+        return [Problem(*values) for values in itertools.product(kinds, (2, 10), BURST_SHOTS)]
     if measure_name == "look-alikes":
         ways_and_shots = itertools.product((2, 5), N_SHOTS)
         result = [Problem(f"look-alike {name}", *values) for values in ways_and_shots]
@@ -260,7 +264,7 @@ def embed_dataset(measure_name: str, name: str, folder: Path, cache: Path) -> Ph
         ]
         others = embedded(cache / f"{name}-frames.npy", frames)
         others = others.reshape(len(paths), len(FRAMES) - 1, -1)
-        copies["frames of a sign"] = np.concatenate([features[:, None], others], axis=1)
+        copies[FRAMES_OF_A_SIGN] = np.concatenate([features[:, None], others], axis=1)
     if measure_name == "look-alikes":
         is_copied = np.zeros(len(labels), bool)
         for label in range(len(paths_of_class)):
@@ -340,13 +344,18 @@ def measure(photos: Photos, problem: Problem, seed: int) -> Outcome:
     codes = np.arange(problem.n_way).repeat(problem.n_shot)
     support = photos.features[images]
     if problem.kind.startswith("bursts: "):
-        copies = photos.copies[problem.kind.removeprefix("bursts: ")][images]
+        version = problem.kind.removeprefix("bursts: ").removesuffix(GIVEN)
+        copies = photos.copies[version][images]
         support = copies.reshape(-1, copies.shape[2])
         codes = codes.repeat(copies.shape[1])
     queries = [images[problem.n_shot :][:N_QUERY] for images in images_of_classes]
     truth = np.arange(problem.n_way).repeat([len(images) for images in queries])
-    groups = find_groups(support, codes, look_alike_cosine=photos.look_alike_cosine)[0]
-    model = FewShotClassifier(None).fit(support, codes, groups=groups.numbers.numpy())
+    if problem.kind.endswith(GIVEN):
+        groups = np.arange(len(images)).repeat(len(codes) // len(images))
+    else:
+        found = find_groups(support, codes, look_alike_cosine=photos.look_alike_cosine)[0]
+        groups = found.numbers.numpy()
+    model = FewShotClassifier(None).fit(support, codes, groups=groups)
     state = model.fitted_state()
     scores = state.answer(state.prepare(photos.features[np.concatenate(queries)])).scores
     accuracy = float((scores.argmax(1).numpy() == truth).mean())

@@ -365,39 +365,6 @@ def newness(models: dict[str, FewShotClassifier], images: Array) -> dict[str, Ar
     }
 
 
-def promises(photos: Photos) -> list[dict[str, Any]]:
-    """Return whether the default's probabilities and its accuracy estimate hold."""
-    rows = []
-    settings = [
-        setting
-        for setting in ((5, 5), (10, 2), (10, 5), (10, 20))
-        if 2 * setting[1] <= np.bincount(photos.labels).max()
-    ]
-    for n_way, n_shot in with_progress(settings, "promises"):
-        percents: dict[str, list[float]] = {
-            "accuracy": [],
-            "stated": [],
-            "estimate": [],
-            "covers": [],
-        }
-        for draw in draws(photos, n_way, n_shot):
-            model = FewShotClassifier(None, centre=photos.centre).fit(draw.support, draw.labels)
-            probabilities = model.predict_proba(draw.query)
-            estimate = model.estimate_accuracy()
-            accuracy = float((probabilities.argmax(1) == draw.query_labels).mean())
-            percents["accuracy"].append(100 * accuracy)
-            percents["stated"].append(100 * float(probabilities.max(1).mean()))
-            percents["estimate"].append(100 * estimate.mean)
-            percents["covers"].append(
-                100.0 * (estimate.interval[0] <= accuracy <= estimate.interval[1])
-            )
-        rows.append(
-            {"n_way": n_way, "n_shot": n_shot}
-            | {name: mean_of(values) for name, values in percents.items()}
-        )
-    return rows
-
-
 def views(photos: dict[str, list[Path]], plain: Photos, cache: Path) -> list[dict[str, Any]]:
     """Return the accuracy with support images in several views, for 10 of the first classes."""
     embedder = Embedder(PHOTOS, device="cpu")
@@ -509,7 +476,6 @@ def main() -> None:
             "accuracy": accuracies(shown, grid),
             "uneven": uneven(shown),
             "unknown": unknowns(shown),
-            "promises": promises(shown),
         }
         if name == options.views:
             report["views"] = views(photos, features, options.cache)

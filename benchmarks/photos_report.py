@@ -122,25 +122,6 @@ def markdown(report: dict[str, Any]) -> str:
             )
         ]
         parts.append(table([name, *(photos(row["n_shot"]) for row in rows)], body))
-    parts += [
-        "**Promises** of the default, in per cent: the accuracy on new photos, the mean "
-        "probability of its answers, "
-        "the accuracy that it expects, and how often the interval of that covers the truth:",
-        table(
-            ["", "accuracy", "stated", "expected", "covers"],
-            [
-                [
-                    f"{name}, {row['n_way']} classes, {photos(row['n_shot'])}",
-                    *(
-                        f"{row[key]['mean']:.1f}"
-                        for key in ("accuracy", "stated", "estimate", "covers")
-                    ),
-                ]
-                for name, dataset in datasets.items()
-                for row in dataset["promises"]
-            ],
-        ),
-    ]
     if "views" in report:
         parts += views(report["views"])
     return "\n\n".join(parts) + "\n"
