@@ -268,7 +268,7 @@ def embed_dataset(measure_name: str, name: str, folder: Path, cache: Path) -> Ph
     if measure_name == "look-alikes":
         is_copied = np.zeros(len(labels), bool)
         for label in range(len(paths_of_class)):
-            is_copied[np.flatnonzero(labels == label)[:N_COPIED]] = True
+            is_copied[copied_of_class(np.flatnonzero(labels == label))] = True
         copied = [path for path, is_one in zip(paths, is_copied, strict=True) if is_one]
         for version in ("crops", "brightness"):
             versions = embedded(cache / f"{name}-{version}.npy", copied, version)
@@ -325,6 +325,11 @@ def embedded(file: Path, paths: list[Path], version: str | None = None) -> Array
             features = np.concatenate([embed(versions(path, version, generator)) for path in paths])
         np.save(file, features)
     return np.asarray(np.load(file))
+
+
+def copied_of_class(images: Array) -> Array:
+    """Return the images of a class that have versions: files with near names may be of a series."""
+    return np.asarray(images[np.arange(N_COPIED) * len(images) // N_COPIED])
 
 
 def versions(path: Path, version: str, generator: np.random.Generator) -> list[Image.Image]:
@@ -438,9 +443,9 @@ def draw_classes(
     for label in chosen:
         images = np.flatnonzero(photos.labels == label)
         if problem.kind in ("bursts: crops", "bursts: brightness"):
-            copied = generator.permutation(images[:N_COPIED])
+            copied = generator.permutation(copied_of_class(images))
             yield np.concatenate(
-                [copied[: problem.n_shot], generator.permutation(images[N_COPIED:])]
+                [copied[: problem.n_shot], generator.permutation(np.setdiff1d(images, copied))]
             )
         else:
             yield generator.permutation(images)
