@@ -114,7 +114,7 @@ def main() -> None:
         folder = Path(made) / "wardrobe"
         folder.mkdir()
         names = copy_photos(Path(sys.argv[1]), folder)
-        embedder = Embedder("auto", cache_dir=data_folder() / "embeddings")
+        embedder = Embedder("auto", cache_dir=data_folder() / "embeddings", all_sets=True)
         session = Session(Project(Path(made) / "wardrobe-nearshot", [folder]), embedder)
         session.start()
         listener = socket.create_server((HOST, 0))

@@ -74,6 +74,16 @@ def test_the_network_sees_the_centre_in_its_own_interpolation(photos: list[Any])
     )  # a square is not cropped again
 
 
+def test_a_centre_is_that_of_the_embedding(photos: list[Any]) -> None:
+    """The other feature sets have none."""
+    centre = np.full(1280, 0.1)
+    model: Any = FewShotClassifier(input_size=64, centre=centre).fit(photos, LABELS)
+    sets = model.embedder_.feature_sets
+    np.testing.assert_allclose(model.centre_[sets.plain[0].columns], centre, rtol=1e-6)
+    assert np.count_nonzero(model.centre_) == 1280
+    assert model.predict(photos).tolist() == LABELS
+
+
 def test_a_bundle_has_the_weights(
     photos: list[Any], tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:

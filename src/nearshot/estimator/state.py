@@ -510,7 +510,7 @@ def fit_state(
         names=names,
         given_groups=given_groups,
         feature_names=feature_names,
-        centre=_find_centre(settings, embedder, features),
+        centre=_find_centre(settings, embedder, features, feature_sets),
         feature_sets=feature_sets,
         strays=strays,
         stray_names=stray_names,
@@ -558,17 +558,32 @@ def _check_rejection(settings: ClassifierSettings, classes: Array, n_images: int
 
 
 def _find_centre(
-    settings: ClassifierSettings, embedder: Embedder | None, features: Array
+    settings: ClassifierSettings,
+    embedder: Embedder | None,
+    features: Array,
+    feature_sets: FeatureSets | None,
 ) -> Array | None:
     """Return the mean to subtract from features, (dim,), if any."""
     if settings.centre is None:
         return None
     if not isinstance(settings.centre, str):
-        return np.asarray(without_tensors(settings.centre), dtype=features.dtype)
+        centre: Array = np.asarray(without_tensors(settings.centre), dtype=features.dtype)
+        return centre if feature_sets is None else _centre_of_plain(centre, feature_sets)
     if settings.centre == "support":
         mean: Array = features.mean(0)
         return mean
     return None if embedder is None else embedder.centre
+
+
+def _centre_of_plain(centre: Array, feature_sets: FeatureSets) -> Array:
+    """Return the mean for all sets, (dim,), of one for the plain sets: 0 elsewhere."""
+    columns = [np.arange(part.start, part.stop) for part in feature_sets.plain]
+    of_plain = np.concatenate(columns)
+    if centre.shape != of_plain.shape:
+        return centre
+    of_all = np.zeros(feature_sets.dim, dtype=centre.dtype)
+    of_all[of_plain] = centre
+    return of_all
 
 
 def _find_temperatures(state: FittedState) -> Temperatures:
