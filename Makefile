@@ -75,6 +75,7 @@ bench: $(READY)  ## side-by-side timings against peers; writes benchmarks/result
 	$(BIN)/python benchmarks/augmentation.py
 	$(BIN)/python benchmarks/photos_per_minute.py
 	$(BIN)/python benchmarks/damage.py
+	$(BIN)/python benchmarks/attack.py
 
 fill:  ## put the tables and figures that commands made into the pages that show them
 	$(PYTHON) docs/summary.py

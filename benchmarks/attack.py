@@ -4,29 +4,35 @@
 
 Every attack runs in a process of its own with a limit of memory and of time. The outcome of each
 must be one of
-- harmless: it is read, and what comes of it is plain data;
-- refused: one sentence (an error of nearshot).
+- harmless: it is read, and what comes of it is plain data; a photo is copied, once;
+- refused: one sentence (an error of nearshot), or a status of HTTP that says so.
 Anything else is a bug: a traceback, a process that ends by a signal, takes too long or needs more
 memory. Writes benchmarks/results/attack.json and .md.
 """
 
 import argparse
 import gzip
+import http.client
 import io
 import json
 import pickle
 import random
 import resource
+import socket
 import struct
 import subprocess
 import sys
 import tarfile
 import tempfile
+import threading
 import zipfile
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 from functools import partial
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +42,7 @@ from PIL import ExifTags, Image
 from nearshot.data.pickles import _Function, load_pickle
 from nearshot.data.readers import open_files
 from nearshot.errors import NearshotError
+from nearshot.estimator.copy_images import copy_into_classes
 from nearshot.estimator.read_images import read_each, read_image
 
 RESULTS = Path(__file__).parent / "results"
@@ -425,10 +432,190 @@ def read_archive(path: Path) -> None:
         files.read(name)
 
 
+# Copies.
+
+COPY = """
+import sys
+from pathlib import Path
+from nearshot.estimator.copy_images import copy_into_classes
+images = [(path, "rose") for path in sorted(Path(sys.argv[1]).glob("*/photo.jpg"))]
+sys.stdin.readline()  # all begin together
+assert copy_into_classes(images, Path(sys.argv[2])).failures == []
+"""
+N_COPIED = 100
+
+
+def attack_copies(n_attacks: int) -> dict[str, Counter[str]]:
+    """Copy photos of one name into one folder, in six threads, and in two processes."""
+    n_rounds = max(1, n_attacks // 500)
+    outcomes = {"copies in six threads": Counter[str](), "in two processes": Counter[str]()}
+    with tempfile.TemporaryDirectory() as folder:
+        photos = Path(folder) / "photos"
+        paths = []
+        for number in range(N_COPIED):
+            paths.append(photos / f"{number:03}" / "photo.jpg")
+            paths[-1].parent.mkdir(parents=True)
+            paths[-1].write_bytes(b"%03d" % number)
+        for number in range(n_rounds):
+            target = Path(folder) / f"threads {number}"
+            orders = [paths[10 * start :] + paths[: 10 * start] for start in range(6)]
+            with ThreadPoolExecutor(6) as threads:
+                list(threads.map(partial(copy_all, target), orders))
+            outcomes["copies in six threads"] += kept_once(target)
+            target = Path(folder) / f"processes {number}"
+            command = [sys.executable, "-c", COPY, str(photos), str(target)]
+            processes = [subprocess.Popen(command, stdin=subprocess.PIPE) for _ in range(2)]
+            for process in processes:
+                process.communicate(b"\n")
+            outcomes["in two processes"] += kept_once(target)
+    return outcomes
+
+
+def copy_all(target: Path, paths: list[Path]) -> None:
+    """Copy photos into one class."""
+    copy_into_classes([(path, "rose") for path in paths], target)
+
+
+def kept_once(target: Path) -> Counter[str]:
+    """Return how many photos are there once, and how many are not."""
+    contents = Counter(path.read_bytes() for path in (target / "rose").iterdir())
+    counts = [contents[b"%03d" % number] for number in range(N_COPIED)]
+    return Counter("harmless" if count == 1 else f"{count} copies" for count in counts)
+
+
+# The page.
+
+HOSTS = ("evil.example", "127.0.0.1", "localhost:1", "", "[::1]")
+PATHS = ("", "api/state", "api/label", "export/photos.csv", "static/app.js", "..", "%2e%2e/", "//")
+TRAVERSALS = (
+    "../server.py",
+    "..%2fserver.py",
+    "%2e%2e/server.py",
+    "..%5cserver.py",
+    "%252e%252e/server.py",
+    "/etc/passwd",
+    "....//server.py",
+    "a%00.js",
+)
+VALUES: tuple[Any, ...] = (
+    None,
+    1,
+    -1.5,
+    1e400,
+    "",
+    "x",
+    "\ud800",
+    [],
+    [1],
+    [[]],
+    {},
+    {"x": 1},
+    True,
+)
+
+
+def attack_page(n_attacks: int) -> dict[str, Counter[str]]:
+    """Send requests without the secret, paths that lead out, wrong bodies, and idle connections."""
+    from nearshot.app.bodies import FIELDS  # an extra
+
+    rng = random.Random(0)
+    n_requests = n_attacks // 10
+    with tempfile.TemporaryDirectory() as folder, running_page(Path(folder)) as (port, secret):
+        outsiders = Counter[str]()
+        for _ in range(n_requests):
+            path = f"/{rng.choice((secret[:-1], secret + 'x', '', 'x', '%00', secret))}"
+            path += f"/{rng.choice(PATHS)}"
+            host = f"127.0.0.1:{port}"
+            headers = {"host": host, "origin": f"http://{host}"}
+            if path.startswith(f"/{secret}/"):
+                name = rng.choice(("host", "origin"))
+                headers[name] = rng.choice(HOSTS) if name == "host" else "http://evil.example"
+            method = rng.choice(("GET", "POST", "PUT", "DELETE"))
+            outsiders[status(port, method, path, headers)] += 1
+        headers = {"host": f"127.0.0.1:{port}", "origin": f"http://127.0.0.1:{port}"}
+        paths = Counter[str]()
+        for route in ("static", "export", "thumbnails", "large", "api/photos"):
+            for name in TRAVERSALS:
+                paths[status(port, "GET", f"/{secret}/{route}/{name}", headers)] += 1
+        bodies = Counter[str]()
+        for _ in range(n_requests):
+            name = rng.choice(sorted(FIELDS))
+            keys = [*FIELDS[name], "unknown"]
+            chosen = rng.sample(keys, rng.randint(0, len(keys)))
+            body: Any = {key: rng.choice(VALUES) for key in chosen}
+            if rng.random() < 0.3:
+                body = rng.choice(VALUES)
+            content = json.dumps(body).encode()
+            if rng.random() < 0.2:
+                content = rng.choice((b"[" * 100_000, b"\xff", b"", content[:-1], content * 2))
+            bodies[status(port, "POST", f"/{secret}/api/{name}", headers, content)] += 1
+        idle = Counter[str]()
+        with ExitStack() as opened:
+            for _ in range(1100):
+                opened.enter_context(socket.create_connection(("127.0.0.1", port), timeout=20))
+            for _ in range(20):
+                answer = status(port, "GET", f"/{secret}/api/state", headers)
+                idle[answer] += 1
+    return {
+        "requests without the secret, or from elsewhere": outsiders,
+        "paths that lead out": paths,
+        "wrong bodies": bodies,
+        "requests beside 1,100 idle connections": idle,
+    }
+
+
+@contextmanager
+def running_page(folder: Path) -> Iterator[tuple[int, str]]:
+    """Serve the page of a small project, and yield its port and secret."""
+    from nearshot.app.project import Project
+    from nearshot.app.server import listening
+    from nearshot.app.session import Session
+    from nearshot.estimator import Embedder
+    from nearshot.models import build_backbone
+
+    photo = encoded_image(Image.new("RGB", (16, 16)), "PNG")
+    (folder / "photos").mkdir()
+    (folder / "photos" / "a.png").write_bytes(photo)
+    backbone = build_backbone("conv4-32", input_size=16).eval()
+    session = Session(Project(folder / "project", [folder / "photos"]), Embedder(backbone))
+    with listening(session, 0) as server:
+        thread = threading.Thread(target=server.run, kwargs={"open_browser": False})
+        thread.start()
+        try:
+            parts = server.address.split("/")
+            yield int(parts[2].partition(":")[2]), parts[3]
+        finally:
+            server.server.should_exit = True
+            thread.join()
+
+
+def status(port: int, method: str, path: str, headers: dict[str, str], content: bytes = b"") -> str:
+    """Send a request, and return what comes of it."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+    try:
+        connection.putrequest(method, path, skip_host=True, skip_accept_encoding=True)
+        for name, value in {**headers, "content-length": str(len(content))}.items():
+            connection.putheader(name, value)
+        connection.endheaders(content)
+        code = connection.getresponse().status
+    except OSError as error:
+        return type(error).__name__
+    finally:
+        connection.close()
+    if code == HTTPStatus.OK:
+        return "harmless"
+    return "refused" if code in REFUSALS else str(code)
+
+
+REFUSALS = (400, 403, 404, 405)
+
+
 KINDS: dict[str, Callable[[int], dict[str, Counter[str]]]] = {
     "pickles": attack_pickles,
     "images": attack_images,
     "archives": attack_archives,
+    "copies": attack_copies,
+    "page": attack_page,
 }
 
 

@@ -1,6 +1,7 @@
 """Reading images of every kind as squares."""
 
 import io
+import os
 import struct
 import warnings
 from pathlib import Path
@@ -14,7 +15,8 @@ from tests.helpers.layouts import encoded, picture
 
 from nearshot.data.images import Pixels, decode, fit_to_square, ignore_metadata_warnings
 from nearshot.data.readers import is_image
-from nearshot.errors import FileFormatError, NearshotError
+from nearshot.errors import FileFormatError, InputError, NearshotError
+from nearshot.estimator.find_images import find_images
 from nearshot.estimator.read_images import image_list, read_each, read_image
 
 SIDE = 16
@@ -142,3 +144,18 @@ def test_16_bits_are_recognised_by_their_format() -> None:
         Image.fromarray(grey).save(file, form)
         for image in (Image.open(file), decode(file.getvalue(), "it")):
             assert square(image)[3, 5].tolist() == [100, 100, 100]
+
+
+@pytest.mark.parametrize(
+    "name", ["nul\0.jpg", "~nobody-of-this-name/a.jpg", "/dev/zero", "fifo.jpg", "large.jpg"]
+)
+def test_paths_that_are_no_files_are_errors_at_once(name: str, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "fifo.jpg")
+    with (tmp_path / "large.jpg").open("wb") as file:
+        file.truncate(10 << 40)
+    path = name if name[0] in "~/" else str(tmp_path / name)
+    with pytest.raises(InputError, match="cannot be read"):
+        read_image(path, "it")
+    assert find_images([path]).paths == [Path(path)]
+    (result,) = read_each([path], lambda content: content.square(8))
+    assert isinstance(result, InputError)

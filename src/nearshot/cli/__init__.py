@@ -78,6 +78,9 @@ def main(arguments: list[str] | None = None) -> int:
     except OSError as error:
         print_message(f"{error.strerror or error}: {error.filename or ''}".rstrip(": "))
         return 1
+    except MemoryError:
+        print_message("There is not enough memory. Use fewer or smaller files.")
+        return 1
     except KeyboardInterrupt:
         how_to_resume = HOW_TO_RESUME.get(arguments[0], "") if arguments else ""
         Console(stderr=True).print(f"Stopped.{how_to_resume}", highlight=False)

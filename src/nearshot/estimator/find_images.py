@@ -78,7 +78,7 @@ def read_support(folder: str | Path) -> SupportFolder:
     opened. A class without images, or a folder that cannot
     be read, is an error.
     """
-    folder = Path(folder).expanduser()
+    folder = Path(os.path.expanduser(folder))  # noqa: PTH111 (unknown users are kept)
     if not folder.is_dir():
         problem = "is a file, not a folder" if folder.exists() else "does not exist"
         raise InputError(
@@ -184,7 +184,7 @@ def find_images(paths_or_patterns: Iterable[str | Path]) -> FoundImages:
     folders: set[Path] = set()
     skipped = Skipped()
     for path_or_pattern in paths_or_patterns:
-        path = Path(path_or_pattern).expanduser()
+        path = Path(os.path.expanduser(path_or_pattern))  # noqa: PTH111 (as above)
         if os.path.isdir(path):  # noqa: PTH112 (Path's own raises if a folder above is locked)
             images_in_folder, others = _images_and_others(path, skipped)
             if others:

@@ -1,6 +1,7 @@
 """Read images: files, Pillow images and arrays become uint8 squares."""
 
 import hashlib
+import os
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -130,10 +131,10 @@ def read_image(image: Any, name: str) -> ImageContent:
 
 def _read_file(path: Path, name: str) -> ImageContent:
     try:
-        data = read_file(path.expanduser(), most_bytes=MOST_FILE_BYTES)
-    except (OSError, RuntimeError) as error:  # the latter of an unknown user's home, ~user
-        reason = getattr(error, "strerror", None) or error
-        raise InputError(f"{printable(name)} cannot be read: {reason}.") from error
+        # Unknown users, as in ~user, are kept.
+        data = read_file(os.path.expanduser(path), most_bytes=MOST_FILE_BYTES)  # noqa: PTH111
+    except OSError as error:
+        raise InputError(f"{printable(name)} cannot be read: {error.strerror}.") from error
 
     def decoded_file(least_pixels: int) -> AbstractContextManager[Image.Image]:
         return decoded(data, name, shrink_to=least_pixels)
