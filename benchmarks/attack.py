@@ -439,8 +439,9 @@ import sys
 from pathlib import Path
 from nearshot.estimator.copy_images import copy_into_classes
 images = [(path, "rose") for path in sorted(Path(sys.argv[1]).glob("*/photo.jpg"))]
-sys.stdin.readline()  # all begin together
-assert copy_into_classes(images, Path(sys.argv[2])).failures == []
+for target in sys.stdin:  # both processes get one at the same time
+    assert copy_into_classes(images, Path(target.strip())).failures == []
+    print(flush=True)
 """
 N_COPIED = 100
 
@@ -462,12 +463,21 @@ def attack_copies(n_attacks: int) -> dict[str, Counter[str]]:
             with ThreadPoolExecutor(6) as threads:
                 list(threads.map(partial(copy_all, target), orders))
             outcomes["copies in six threads"] += kept_once(target)
+        command = [sys.executable, "-c", COPY, str(photos)]
+        pipe = subprocess.PIPE
+        processes = [subprocess.Popen(command, stdin=pipe, stdout=pipe) for _ in range(2)]
+        for number in range(n_rounds):
             target = Path(folder) / f"processes {number}"
-            command = [sys.executable, "-c", COPY, str(photos), str(target)]
-            processes = [subprocess.Popen(command, stdin=subprocess.PIPE) for _ in range(2)]
             for process in processes:
-                process.communicate(b"\n")
+                assert process.stdin is not None  # noqa: S101 (for mypy)
+                process.stdin.write(f"{target}\n".encode())
+                process.stdin.flush()
+            for process in processes:
+                assert process.stdout is not None  # noqa: S101 (for mypy)
+                process.stdout.readline()
             outcomes["in two processes"] += kept_once(target)
+        for process in processes:
+            process.communicate()
     return outcomes
 
 
@@ -654,10 +664,15 @@ def main() -> None:
     outcomes = {}
     for kind in KINDS:
         outcomes.update(attacked(kind, arguments.attacks))
-    content = {"attacks": arguments.attacks, "outcomes": outcomes}
+    write_results(arguments.attacks, outcomes)
+    print(table(outcomes))
+
+
+def write_results(n_attacks: int, outcomes: dict[str, Counter[str]]) -> None:
+    """Write the outcomes as JSON and as a table."""
+    content = {"attacks": n_attacks, "outcomes": outcomes}
     (RESULTS / "attack.json").write_text(json.dumps(content, indent=2) + "\n")
     (RESULTS / "attack.md").write_text(table(outcomes))
-    print(table(outcomes))
 
 
 if __name__ == "__main__":
