@@ -7,7 +7,7 @@ import { fullName, hue, isLabelled, nameOf, NONE, NONE_NAME, page, UNLABELLED } 
 import { openViewer } from "./viewer.js";
 
 export const GAP = 8;
-const CAPTION = 66, WIDEST_TILE = 168;
+const CAPTION = 74, WIDEST_TILE = 168;
 
 export function layout() {
   const wide = $("grid").clientWidth, columns = Math.max(2, Math.ceil((wide + GAP) / (WIDEST_TILE + GAP)));
