@@ -53,12 +53,13 @@ class StrayRidge:
     Args:
         support: the labelled images.
         strays: (stray, dim) in the same space.
+        weight: of all strays together, in images.
     """
 
-    def __init__(self, support: Support, strays: Tensor) -> None:
+    def __init__(self, support: Support, strays: Tensor, weight: float = WEIGHT_OF_STRAYS) -> None:
         self.support = support
         self.strays = strays
-        problem, shares = stray_problem(support, strays)
+        problem, shares = stray_problem(support, strays, weight)
         self.linear = LinearScores(weights=solve_ridge(problem), mean=problem.mean, shares=shares)
 
     def margins(self, query: Tensor) -> Tensor:
@@ -79,7 +80,9 @@ class StrayRidge:
                 continue
             images.append(tested)
             if closed_form is None:
-                remaining = StrayRidge(support.subset(kept), self.strays)
+                # Classes that lose half of their images would else lose against strays.
+                weight = WEIGHT_OF_STRAYS * len(kept) / n_images
+                remaining = StrayRidge(support.subset(kept), self.strays, weight)
                 margins.append(remaining.margins(support.features[tested]))
             else:
                 scores = closed_form.held_out_scores(tested, torch.cat([kept, every_stray]))
@@ -108,7 +111,9 @@ def margins_of(scores: Tensor) -> Tensor:
     return scores[:, :-1].amax(1) - scores[:, -1]
 
 
-def stray_problem(support: Support, strays: Tensor) -> tuple[RidgeProblem, Tensor]:
+def stray_problem(
+    support: Support, strays: Tensor, weight: float = WEIGHT_OF_STRAYS
+) -> tuple[RidgeProblem, Tensor]:
     """Return the regression, images first, and the share of each class of all weight, (class,).
 
     Strays are the last class.
@@ -119,7 +124,7 @@ def stray_problem(support: Support, strays: Tensor) -> tuple[RidgeProblem, Tenso
     weights = torch.cat(
         [
             weight_of_class[support.codes],  # 1 on average
-            strays.new_full((len(strays),), WEIGHT_OF_STRAYS / len(strays)),
+            strays.new_full((len(strays),), weight / len(strays)),
         ]
     )
     codes = torch.cat([support.codes, torch.full((len(strays),), n_classes)])
