@@ -51,19 +51,19 @@ def summarise(n_way: int, outcomes: Sequence[Any]) -> dict[str, Any]:
 
 def markdown(report: dict[str, Any]) -> str:
     """Return the table for the documentation."""
-    draws = sorted({row["draws"] for row in report["rows"]})
     lines = [
-        f"Support sets are drawn from {', '.join(report['datasets'])}: {draws[0]} to {draws[-1]} "
-        f"in a row; `{report['backbone']}`, ridge. Confidence is the mean probability of the "
-        "answer. Coverage is how often the 95 % interval holds the accuracy on the other images, "
-        "where there are at least 40 of each class. Two numbers are before → now.",
+        f"Support sets are drawn from {', '.join(report['datasets'])}; `{report['backbone']}`, "
+        "ridge. Confidence is the mean probability of the answer. Coverage is how often the 95 % "
+        "interval holds the accuracy on the other images, where there are at least 40 of each "
+        "class. Two numbers are before → now.",
         "",
-        "| classes | ways | photos | accuracy % | confidence − accuracy | log loss | uniform "
-        "| estimate − accuracy | coverage % |",
-        "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
+        "| classes | ways | photos | draws | accuracy % | confidence − accuracy | log loss "
+        "| uniform | estimate − accuracy | coverage % |",
+        "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
     ]
     for row in report["rows"]:
-        cells = [row["kind"], str(row["n_way"]), str(row["n_shot"]), f"{row['accuracy']:.1f}"]
+        cells = [row["kind"], str(row["n_way"]), str(row["n_shot"]), str(row["draws"])]
+        cells.append(f"{row['accuracy']:.1f}")
         cells.append(both(row, "overconfidence", "{:+.1f}"))
         cells.append(both(row, "log_loss", "{:.2f}"))
         cells.append(f"{row['uniform_log_loss']:.2f}")

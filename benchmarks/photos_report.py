@@ -13,7 +13,7 @@ NETWORKS = (
     ("`resnet12-nca-cifar-fs`, ridge", SMALL, "ridge", "normalised"),
     ("`efficientnet-lite0`, nearest centroid", PHOTOS, "centroid", "normalised"),
     ("`efficientnet-lite0` + logistic regression", PHOTOS, "logistic, C = 30", "normalised"),
-    ("**`efficientnet-lite0`, ridge: the default**", PHOTOS, "ridge", "normalised"),
+    ("**`efficientnet-lite0`, ridge**", PHOTOS, "ridge", "normalised"),
 )
 KINDS = {
     "distance to the class mean": "distance to the nearest class mean",
