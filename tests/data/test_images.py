@@ -11,6 +11,8 @@ from tests.helpers.layouts import picture
 
 from nearshot.data import images
 from nearshot.data.images import MemoryBudget, decode, fit_to_square, upright_rgb
+from nearshot.errors import FileFormatError
+from nearshot.estimator.read_images import read_each
 
 sys.path.insert(0, str(Path(__file__).parent.parent.parent / "benchmarks"))
 
@@ -113,3 +115,11 @@ def test_mutated_images_end_in_an_image_or_a_sentence(n_attacks: int) -> None:
     assert outcomes["hostile images, six times at once"].total() == 6 * len(hostile_images())
     for counts in outcomes.values():
         assert counts.keys() == set(OUTCOMES)
+
+
+def test_an_error_keeps_no_image(tmp_path: Path) -> None:
+    """Errors of many images are collected; the frames of each would hold its pixels."""
+    Image.new("RGB", (20_000, 1)).save(tmp_path / "thin.png")
+    (result,) = read_each([tmp_path / "thin.png"], lambda content: content.square(224))
+    assert isinstance(result, FileFormatError)
+    assert (result.__traceback__, result.__cause__, result.__context__) == (None, None, None)

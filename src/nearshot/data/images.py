@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -26,6 +26,7 @@ from nearshot.errors import FileFormatError, InputError, MissingExtraError, Near
 from nearshot.text import printable
 
 Pixels = npt.NDArray[np.uint8]
+Failure = TypeVar("Failure", bound=NearshotError)
 Fit = Literal["crop", "stretch"]
 Interpolation = Literal["bilinear", "bicubic"]
 
@@ -286,6 +287,13 @@ def _rgb(image: Image.Image, *, has_16_bits: bool) -> Image.Image:
         image = image.convert("RGBA")
         image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image)
     return image.convert("RGB")
+
+
+def without_frames(error: Failure) -> Failure:
+    """Return an error to keep: its frames would keep the image that it is about."""
+    error.__cause__ = None
+    error.__context__ = None
+    return error.with_traceback(None)
 
 
 @contextmanager

@@ -20,7 +20,7 @@ from PIL import Image
 
 from nearshot.data import store as stores
 from nearshot.data.datasets.source import Plan, SourceImage
-from nearshot.data.images import Fit, Pixels, decoded, fit_to_square
+from nearshot.data.images import Fit, Pixels, decoded, fit_to_square, without_frames
 from nearshot.data.store import HASH_BYTES, Store
 from nearshot.errors import FileFormatError, InputError
 from nearshot.io import atomic_write, naming_a_full_disk, read_json, write_json
@@ -243,7 +243,7 @@ def _read(side: int, fit: Fit, source: SourceImage) -> Pixels | FileFormatError:
         with decoded(data, source.name) as image:
             return fit_to_square(image, side, fit, source.name)
     except FileFormatError as error:
-        return error
+        return without_frames(error)
 
 
 def _describe(

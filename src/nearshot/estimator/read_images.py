@@ -22,6 +22,7 @@ from nearshot.data.images import (
     decoded,
     fit_to_square,
     upright_rgb,
+    without_frames,
 )
 from nearshot.errors import InputError, NearshotError
 from nearshot.io import read_file
@@ -174,7 +175,7 @@ def read_each(
             content = read_image(images[number], image_name(images[number], number))
             return function(content)
         except NearshotError as error:
-            return error
+            return without_frames(error)
         except MemoryError:
             name = image_name(images[number], number)
             return InputError(f"{name} needs more memory than there is. Make it smaller first.")
