@@ -108,7 +108,7 @@ def rows_of(
 def markdown(report: Mapping[str, Any]) -> str:
     """Return the tables of a report."""
     text = (
-        f"Accuracy in per cent, {N_WAY} classes with {', '.join(map(str, N_SHOTS))} images each, "
+        f"Accuracy in per cent, {N_WAY} classes with {' or '.join(map(str, N_SHOTS))} images each, "
         "and the log loss with 5, mean over the three kinds. Means of 20 draws and their 95 % "
         "intervals.\n"
     )
