@@ -430,14 +430,18 @@ def stacked_ridges(
         return [weight / sum(kept) for weight in kept]
 
     def posterior(number: int, rows: Sequence[int]) -> list[float]:
-        densities = []
+        logarithms = []  # a product of many small numbers would be 0
         for temperature in temperatures:
             narrow = math.exp(-((math.log(temperature) / 0.5) ** 2) / 2) / 0.5
             wide = math.exp(-(math.log(temperature / (0.4 / 0.06)) ** 2) / 2)
-            density = 0.7 * narrow + 0.3 * wide
+            logarithm = math.log(0.7 * narrow + 0.3 * wide)
             for row in rows:
-                density *= softmax(held_out[number][row], temperature)[codes[row]]
-            densities.append(density)
+                scores = held_out[number][row]
+                powers = [math.exp((value - max(scores)) / temperature) for value in scores]
+                logarithm += (scores[codes[row]] - max(scores)) / temperature
+                logarithm -= math.log(sum(powers))
+            logarithms.append(logarithm)
+        densities = [math.exp(logarithm - max(logarithms)) for logarithm in logarithms]
         return without_small([density / sum(densities) for density in densities], 1e-4)
 
     def average(pi: Sequence[float], values: Sequence[float]) -> list[float]:
