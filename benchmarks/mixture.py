@@ -38,6 +38,7 @@ from photos_report import table
 
 NETWORKS = "efficientnet-lite0+efficientnet-lite2"
 N_SHOTS = (1, 2, 3, 5, 10)
+SUMMARY_SHOTS = 5
 MAX_CLASSES = 20
 N_QUERY = 15
 MEASURES = {
@@ -93,6 +94,7 @@ def main() -> None:
         }
         file.write_text(json.dumps(report, indent=1) + "\n")
         (RESULTS / "mixture.md").write_text(markdown(report))
+        (RESULTS / "mixture-summary.md").write_text(summary(report))
     print(markdown(report))
 
 
@@ -148,6 +150,24 @@ def measure(method: Method, labels: Array) -> list[dict[str, Any]]:
             row[name] = mean_of(numbers) if len(numbers) > 1 else None
         rows.append(row)
     return rows
+
+
+def summary(report: Mapping[str, Any]) -> str:
+    """Return the table in the README: accuracy with a few images of each class."""
+    datasets = report["datasets"]
+    methods = next(iter(datasets.values()))
+    body = []
+    for method_name in methods:
+        cells = []
+        for of_dataset in datasets.values():
+            (row,) = [row for row in of_dataset[method_name] if row["n_shot"] == SUMMARY_SHOTS]
+            cells.append(number(row["accuracy"], "accuracy"))
+        body.append([method_name, *cells])
+    heading = (
+        f"Accuracy in per cent, ten classes (signs: nine), {SUMMARY_SHOTS} photos of each, mean of "
+        f"{report['draws']} draws and its 95 % interval:"
+    )
+    return f"{heading}\n\n{table(['', *datasets], body)}\n"
 
 
 def markdown(report: Mapping[str, Any]) -> str:

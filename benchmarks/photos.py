@@ -37,7 +37,7 @@ from nearshot.estimator import Embedder
 from nearshot.estimator.read_images import read_each
 from nearshot.evaluation import CLASSIFIERS
 from nearshot.text import with_progress
-from photos_report import markdown, short_summary, summary
+from photos_report import markdown, summary
 
 RESULTS = Path(__file__).parent / "results"
 N_CLASSES = 60
@@ -484,7 +484,6 @@ def main() -> None:
     text = markdown(report)
     (options.output / "photos.md").write_text(text)
     (options.output / "photos-summary.md").write_text(summary(report))
-    (options.output / "photos-readme.md").write_text(short_summary(report))
     print(text)
 
 

@@ -25,7 +25,7 @@ KINDS = {
 }
 
 
-def summary(report: dict[str, Any], rows: Sequence[tuple[str, ...]] = NETWORKS) -> str:
+def summary(report: dict[str, Any]) -> str:
     """Return the table of networks and classifiers."""
     datasets = report["datasets"]
     body = [
@@ -36,18 +36,13 @@ def summary(report: dict[str, Any], rows: Sequence[tuple[str, ...]] = NETWORKS) 
                 for dataset in datasets.values()
             ),
         ]
-        for title, network, head, treatment in rows
+        for title, network, head, treatment in NETWORKS
     ]
     head = (
         f"Accuracy in per cent, 10 classes, 5 photos of each, mean of {report['draws']} draws and "
         "its 95 % interval:"
     )
     return f"{head}\n\n{table(['', *datasets], body)}\n"
-
-
-def short_summary(report: dict[str, Any]) -> str:
-    """Return the table in the README: the default and what it is better than."""
-    return summary(report, [NETWORKS[row] for row in (0, 1, 2, 7)])
 
 
 def markdown(report: dict[str, Any]) -> str:

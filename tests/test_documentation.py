@@ -107,10 +107,10 @@ def test_the_estimators_tables_come_from_their_numbers(
     [
         ("photos_report", "markdown", "photos", "photos.md"),
         ("photos_report", "summary", "photos", "photos-summary.md"),
-        ("photos_report", "short_summary", "photos", "photos-readme.md"),
         ("signs", "markdown", "signs", "signs.md"),
         ("honesty_report", "markdown", "honesty", "honesty.md"),
         ("mixture", "markdown", "mixture", "mixture.md"),
+        ("mixture", "summary", "mixture", "mixture-summary.md"),
         ("transductive", "markdown", "transductive", "transductive.md"),
     ],
 )
