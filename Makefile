@@ -55,7 +55,7 @@ test-lowest: $(READY)  ## the tests with the lowest versions that pyproject.toml
 	.venv-lowest/bin/python -m pytest -n auto --dist loadfile
 
 test-slow: $(SLOW_READY)  ## what CI runs then: browser, Ray, kills, every recipe; prints the twenty slowest
-	$(BIN)/python -m pytest -m slow -n 2 --dist loadgroup --durations 20
+	$(BIN)/python -m pytest -m slow -n 2 --dist loadfile --durations 20
 
 check: $(READY)  ## lint, formatting and types
 	$(BIN)/ruff check .

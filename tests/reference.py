@@ -422,8 +422,10 @@ def stacked_ridges(
         return [score / 0.06 for score in ridge_scores(classes, query)]
 
     def softmax(values: Sequence[float], temperature: float) -> list[float]:
-        powers = [math.exp((value - max(values)) / temperature) for value in values]
-        return [power / sum(powers) for power in powers]
+        largest = max(values)
+        powers = [math.exp((value - largest) / temperature) for value in values]
+        total = sum(powers)
+        return [power / total for power in powers]
 
     def without_small(weights: Sequence[float], least: float) -> list[float]:
         kept = [weight if weight >= least else 0.0 for weight in weights]
@@ -437,8 +439,9 @@ def stacked_ridges(
             logarithm = math.log(0.7 * narrow + 0.3 * wide)
             for row in rows:
                 scores = held_out[number][row]
-                powers = [math.exp((value - max(scores)) / temperature) for value in scores]
-                logarithm += (scores[codes[row]] - max(scores)) / temperature
+                largest = max(scores)
+                powers = [math.exp((value - largest) / temperature) for value in scores]
+                logarithm += (scores[codes[row]] - largest) / temperature
                 logarithm -= math.log(sum(powers))
             logarithms.append(logarithm)
         densities = [math.exp(logarithm - max(logarithms)) for logarithm in logarithms]
@@ -453,14 +456,18 @@ def stacked_ridges(
 
     def fit(rows: Sequence[int]) -> tuple[list[float], list[list[float]]]:
         posteriors = [posterior(number, rows) for number in range(len(candidates))]
+        likelihoods: list[dict[int, float]] = []
+        for number, pi in enumerate(posteriors):
+            likelihoods.append({})
+            for row in rows:
+                likelihoods[number][row] = average(pi, held_out[number][row])[codes[row]]
         weights = [1 / len(candidates)] * len(candidates)
         for _ in range(50):
             sums = [1.0] + [0.0] * (len(candidates) - 1)
             for row in rows:
                 likely = []
                 for number, weight in enumerate(weights):
-                    answer = average(posteriors[number], held_out[number][row])
-                    likely.append(weight * answer[codes[row]])
+                    likely.append(weight * likelihoods[number][row])
                 for number, value in enumerate(likely):
                     sums[number] += value / sum(likely)
             weights = [value / (len(rows) + 1) for value in sums]

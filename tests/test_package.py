@@ -14,7 +14,6 @@ from tests.helpers.layouts import class_folders, write_folder
 
 from nearshot.models.weights import PUBLISHED
 
-pytestmark = pytest.mark.xdist_group("wheel")
 ROOT = Path(__file__).parents[1]
 LARGEST_WHEEL = 40e6
 

@@ -9,7 +9,6 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 from tests.helpers.browser import CHROMIUM, open_browser
-from tests.helpers.groups import ALONE
 
 ROOT = Path(__file__).parent.parent
 MOST_WORDS = 1500
@@ -18,7 +17,6 @@ WORDS = "document.querySelector('article').innerText.split(/\\s+/).length"
 REFERENCE = ("api/", "architecture.html")
 pytestmark = [
     pytest.mark.slow,
-    ALONE,
     pytest.mark.skipif(
         not all(find_spec(name) for name in ("mkdocs", "material", "mkdocstrings", "nbconvert")),
         reason="needs the extra docs",

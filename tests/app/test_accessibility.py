@@ -8,7 +8,6 @@ import pytest
 from tests.helpers.axe import load_axe, serious_violations
 from tests.helpers.browser import CHROMIUM, Browser, open_browser
 from tests.helpers.clouds import conv4
-from tests.helpers.groups import ALONE
 from tests.helpers.page import opened, settle
 
 pytest.importorskip("starlette")
@@ -18,7 +17,6 @@ from nearshot.estimator import Embedder
 
 pytestmark = [
     pytest.mark.slow,
-    ALONE,
     pytest.mark.skipif(CHROMIUM is None, reason="no Chromium; make browser installs it"),
     pytest.mark.skipif(
         importlib.util.find_spec("axe_playwright_python") is None,

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 from tests.helpers.browser import CHROMIUM, Browser, open_browser
 from tests.helpers.clouds import conv4
-from tests.helpers.groups import ALONE
 from tests.helpers.layouts import write_folder
 from tests.helpers.page import (
     add_class,
@@ -31,7 +30,6 @@ from nearshot.errors import InputError
 from nearshot.estimator import AccuracyEstimate, Embedder
 
 pytestmark = [
-    ALONE,
     pytest.mark.skipif(CHROMIUM is None, reason="no Chromium; make browser installs it"),
 ]
 CTRL = 2

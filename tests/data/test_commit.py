@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.helpers.groups import ALONE
 from tests.helpers.layouts import class_folders, write_folder
 
 from nearshot.cli import main
@@ -275,7 +274,6 @@ def start(
 
 
 @pytest.mark.slow
-@ALONE
 @pytest.mark.parametrize(("how", "killed"), [("prepare", False), ("open", False), ("open", True)])
 def test_the_second_waits_and_takes_what_the_first_made(
     tmp_path: Path, how: str, killed: bool

@@ -18,7 +18,6 @@ import pytest
 import scipy.stats
 from PIL import Image
 from tests.helpers.clouds import conv4
-from tests.helpers.groups import ALONE
 from tests.helpers.layouts import write_folder
 from tests.helpers.small_project import CLASSES, pattern
 
@@ -477,7 +476,6 @@ def test_the_app_names_its_extra(
 
 
 @pytest.mark.slow
-@ALONE
 @pytest.mark.skipif(os.name != "posix", reason="POSIX signals")
 def test_the_app_starts_stops_and_starts_again(folder: Path) -> None:
     pytest.importorskip("uvicorn")

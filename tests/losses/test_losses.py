@@ -12,7 +12,6 @@ import pytest
 import torch
 from hypothesis import HealthCheck, example, given, settings
 from tests import reference
-from tests.helpers.groups import ALONE
 from torch import Tensor
 
 from nearshot.distances import DISTANCES, Distance, DistanceName, squared_euclidean
@@ -427,7 +426,6 @@ def test_a_large_batch_is_computed_in_blocks() -> None:
 
 
 @pytest.mark.slow
-@ALONE
 def test_32768_embeddings_in_under_two_gib_and_90_seconds() -> None:
     command = [sys.executable, "-c", LARGE_BATCH, str(BENCHMARKS)]
     output = subprocess.run(command, check=True, capture_output=True, text=True).stdout

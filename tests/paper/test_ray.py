@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 import torch
-from tests.helpers.groups import ALONE
 from tests.helpers.tiny import prepare_tiny
 from tests.helpers.tiny_jobs import QUIET, TINY_SIZE, ThisProcess, tiny_job
 
@@ -20,7 +19,7 @@ from nearshot.paper.executors.ray import RayCluster
 from nearshot.paper.jobs import Job
 from nearshot.paper.runner import Outcome, run_jobs
 
-pytestmark = [pytest.mark.slow, ALONE]
+pytestmark = pytest.mark.slow
 
 EPOCHS = 150  # long enough to be interrupted and killed
 

@@ -136,14 +136,12 @@ def quick_results(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
-@pytest.mark.xdist_group("quick")
 def test_the_quick_form_of_everything_takes_less_than_an_hour(quick_results: Path) -> None:
     results = Results(quick_results, QUICK)
     assert all(job.is_done(results) for job in jobs_of(RECIPES.values(), None, QUICK, [0]))
 
 
 @pytest.mark.slow
-@pytest.mark.xdist_group("quick")
 @pytest.mark.parametrize("name", RECIPES)
 def test_the_quick_form_of_a_recipe_fills_its_tables(name: str, quick_results: Path) -> None:
     done = reproduce([name], size=QUICK, seeds=1, results=quick_results, tables_only=True)

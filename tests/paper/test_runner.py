@@ -16,7 +16,6 @@ from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
-from tests.helpers.groups import ALONE
 from tests.helpers.settings import TINY
 from tests.helpers.tiny import prepare_tiny
 from tests.helpers.tiny_jobs import QUIET, TINY_SIZE, ThisProcess, tiny_job
@@ -34,7 +33,6 @@ from nearshot.paper.results import Results
 from nearshot.paper.runner import run_jobs
 from nearshot.training import TrainConfig
 
-pytestmark = ALONE
 TESTS = Path(__file__).parents[1]
 WAITING = "is locked by another process"
 SHORT, LONG = tiny_job(), tiny_job(epochs=40)

@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 import torch
-from tests.helpers.groups import ALONE
 from tests.helpers.two_processes import CONFIGS, train_all
 
 from nearshot.errors import NearshotError
@@ -26,7 +25,6 @@ SCRIPT = ROOT / "tests" / "helpers" / "two_processes.py"
 TOLERANCE = 2e-4
 
 
-pytestmark = ALONE
 QUICK = ("nca", "in-parts", "mixed")
 
 

@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 import safetensors.torch
 import torch
-from tests.helpers.groups import ALONE
 from tests.helpers.settings import TINY, change, stops
 from tests.helpers.tiny import prepare_tiny
 
@@ -65,7 +64,6 @@ def check_same(value: Any, expected: Any, where: str) -> None:
         assert value == expected, where
 
 
-@ALONE
 @pytest.mark.parametrize(
     ("n_kills", "seed", "signal"),
     [
