@@ -89,10 +89,10 @@ def _check_counts(
     counts = Counter(image.class_name for image in images)
     wrong = sorted(wnid for wnid in listed if counts[wnid] != expected)
     if wrong:
-        found = ", ".join(f"{wnid} has {counts[wnid]}" for wnid in wrong[:3])
+        shown = ", ".join(f"{wnid} has {counts[wnid]}" for wnid in wrong[:3])
         more = f", and {counted(len(wrong) - 3, 'more class', 'more classes')}" if wrong[3:] else ""
         raise FileFormatError(
-            f"{files.label} must have {expected} images of each class in {split}: {found}{more}. "
+            f"{files.label} must have {expected} images of each class in {split}: {shown}{more}. "
             "Is the copy damaged?"
         )
 
