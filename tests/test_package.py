@@ -66,7 +66,7 @@ def test_an_installed_wheel_classifies_photos_anywhere(
     answers = json.loads(done.stdout)
     assert len(answers) == len(list(photos.rglob("*.png")))
     assert all(answer["label"] == Path(answer["image"]).parent.name for answer in answers)
-    assert list((tmp_path / "data" / "embeddings").rglob("*.f32"))
+    assert list((tmp_path / "data" / "embeddings").rglob("*.f16"))
     code = "import nearshot; print(nearshot.__file__)"
     location = subprocess.run(
         [python, "-c", code], cwd=tmp_path, env=clean, capture_output=True, text=True, check=True
